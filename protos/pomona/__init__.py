@@ -1,0 +1,1 @@
+"""The contract of Pomona: one package for each major version."""

@@ -1,0 +1,1 @@
+"""Tests of Pomona: the folders mirror the source folders."""

@@ -1,0 +1,1 @@
+"""Rules of the tree that no single module can hold."""

@@ -1,0 +1,23 @@
+"""The contract, the error table and the baseline agree with each other."""
+
+import re
+from pathlib import Path
+
+from pomona.v1 import errors_pb2
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "errors.md"
+PREFIX = "ERROR_REASON_"
+
+
+def reasons_of_table() -> list[str]:
+    return re.findall(r"^\| ([A-Z][A-Z_]+) \| [A-Z_]+ \|", TABLE.read_text(), re.MULTILINE)
+
+
+def test_error_table_and_enum_hold_the_same_reasons_in_the_same_number() -> None:
+    enum = [name.removeprefix(PREFIX) for name in errors_pb2.ErrorReason.keys() if name != f"{PREFIX}UNSPECIFIED"]
+    assert sorted(reasons_of_table()) == sorted(enum)
+
+
+def test_baseline_for_breaking_changes_is_there() -> None:
+    assert (ROOT / "protos" / "released.binpb").stat().st_size > 0

@@ -35,6 +35,13 @@ protos:
 	cd protos && PATH=$(CURDIR)/$(BIN):$$PATH python -m grpc_tools.protoc -I . --grpc_python_out=$(PROTOS_OUT) --mypy_grpc_out=quiet:$(PROTOS_OUT) \
 	  $$(grep -l '^service ' pomona/v1/*.proto)
 
+stubs: setup
+	$(BIN)/python -P -m nanobind.stubgen -q -m native._native -o native/_native.pyi
+
+check-stubs: setup
+	mkdir -p build && $(BIN)/python -P -m nanobind.stubgen -q -m native._native -o build/_native.pyi
+	@cmp build/_native.pyi native/_native.pyi || { echo "run make stubs"; exit 1; }
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -45,6 +52,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/clang-format --dry-run --Werror native/src/*
 	$(BIN)/basedpyright
+	$(BIN)/basedpyright -p .basedpyright-tests.json
 	$(BIN)/lint-imports --no-cache
 	$(MAKE) --no-print-directory check-protos check-stubs
 
@@ -55,6 +63,9 @@ check-protos:
 	rm -rf build/protos && mkdir -p build/protos
 	$(MAKE) --no-print-directory protos PROTOS_OUT=../build/protos
 	@for made in $$(cd build/protos && find . -name '*_pb2*'); do cmp build/protos/$$made protos/$$made || { echo "run make protos"; exit 1; }; done
+
+test-clients: setup
+	bash tests/clients/grpcurl_ci.sh $(BIN)/python
 
 clean:
 	rm -rf .venv build

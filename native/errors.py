@@ -1,0 +1,128 @@
+"""What can go wrong in `native`.
+
+    NativeError
+    ├── NotBuilt
+    ├── ExtensionUnloadable
+    ├── MappingError
+    │   ├── FileUnreadable
+    │   ├── RangeOutsideFile
+    │   ├── OffsetMisaligned
+    │   └── ShapeRejected
+    └── BlasError
+        ├── BlasMissing
+        ├── BlasUnloadable
+        └── BlasTooLate
+
+No text names a path: whoever catches one of these knows the file, and the text may go on to a client.
+The mapping errors are raised by the C++ part (`src/bindings.cpp`), which builds them from their fields.
+"""
+
+import os
+
+
+class NativeError(Exception):
+    """Base of every error of this package."""
+
+
+class NotBuilt(NativeError):
+    """Raised when a compiled function is called in an install without the extension (`POMONA_NATIVE=OFF`)."""
+
+    def __init__(self) -> None:
+        super().__init__("the native extension is not part of this install")
+
+
+class ExtensionUnloadable(NativeError):
+    """Raised when the extension is there but cannot be imported: no MLX, or not the version it was built for."""
+
+    def __init__(self) -> None:
+        super().__init__("the native extension cannot be imported beside the installed mlx")
+
+
+class MappingError(NativeError):
+    """Base of what keeps a range of a file from becoming an array."""
+
+
+class FileUnreadable(MappingError):
+    """Raised when the file cannot be opened or mapped, or is no regular file.
+
+    Attributes:
+        code: the system's error number, as in `errno`.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the file cannot be mapped: {os.strerror(code)}")
+        self.code = code
+
+
+class RangeOutsideFile(MappingError):
+    """Raised when the range does not lie within the file, or begins in its first 8 bytes.
+
+    Attributes:
+        offset: where the range begins, in bytes.
+        num_bytes: its length.
+        file_bytes: the length of the file.
+    """
+
+    def __init__(self, offset: int, num_bytes: int, file_bytes: int) -> None:
+        super().__init__(
+            f"{num_bytes} bytes from offset {offset} do not lie within bytes 8 to {file_bytes} of the file"
+        )
+        self.offset = offset
+        self.num_bytes = num_bytes
+        self.file_bytes = file_bytes
+
+
+class OffsetMisaligned(MappingError):
+    """Raised when the range begins at no multiple of the size of an element.
+
+    Attributes:
+        offset: where the range begins, in bytes.
+        item_bytes: the size of an element.
+    """
+
+    def __init__(self, offset: int, item_bytes: int) -> None:
+        super().__init__(f"offset {offset} is no multiple of the element size, {item_bytes} bytes")
+        self.offset = offset
+        self.item_bytes = item_bytes
+
+
+class ShapeRejected(MappingError):
+    """Raised when a dimension is negative or over 2**31 - 1, or their product does not fit."""
+
+    def __init__(self) -> None:
+        super().__init__("the shape cannot be that of an array")
+
+
+class BlasError(NativeError):
+    """Base of what keeps OpenBLAS from being used; MLX then computes with its own BLAS, right but slow."""
+
+
+class BlasMissing(BlasError):
+    """Raised when a part of the binding is not installed.
+
+    Attributes:
+        part: `scipy-openblas32` (the wheel) or `libpomona_blas` (the forwarder, built with the extension).
+    """
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"{part} is not installed")
+        self.part = part
+
+
+class BlasUnloadable(BlasError):
+    """Raised when a part is installed but the system's loader refuses it.
+
+    Attributes:
+        part: as in `BlasMissing`.
+    """
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"{part} is installed but cannot be loaded")
+        self.part = part
+
+
+class BlasTooLate(BlasError):
+    """Raised when MLX is already loaded: its calls are bound to its own BLAS by then."""
+
+    def __init__(self) -> None:
+        super().__init__("mlx.core is already imported, so its BLAS can no longer be chosen")

@@ -1,0 +1,1 @@
+"""Tests of the compiled extension, the mapped arrays and the BLAS binding."""

@@ -15,7 +15,8 @@ def reasons_of_table() -> list[str]:
 
 
 def test_error_table_and_enum_hold_the_same_reasons_in_the_same_number() -> None:
-    enum = [name.removeprefix(PREFIX) for name in errors_pb2.ErrorReason.keys() if name != f"{PREFIX}UNSPECIFIED"]
+    names: list[str] = list(errors_pb2.ErrorReason.DESCRIPTOR.values_by_name)
+    enum = [name.removeprefix(PREFIX) for name in names if name != f"{PREFIX}UNSPECIFIED"]
     assert sorted(reasons_of_table()) == sorted(enum)
 
 

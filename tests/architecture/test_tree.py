@@ -37,7 +37,11 @@ def test_no_folder_is_a_drawer_for_leftovers() -> None:
 
 
 def test_only_two_modules_spawn_processes() -> None:
-    spawning = {str(path.relative_to(ROOT)) for path in python_files() if names_used(path) & (SPAWN_NAMES | {"subprocess", "multiprocessing"})}
+    spawning = {
+        str(path.relative_to(ROOT))
+        for path in python_files()
+        if names_used(path) & (SPAWN_NAMES | {"subprocess", "multiprocessing"})
+    }
     assert spawning <= SPAWNERS
 
 
@@ -47,12 +51,19 @@ def test_only_settings_read_the_environment() -> None:
 
 
 def test_only_the_engine_starts_a_compute_thread_and_names_it() -> None:
-    starters = {str(path.relative_to(ROOT)) for path in python_files() if "Thread" in names_used(path) and "worker" in path.parts}
+    starters = {
+        str(path.relative_to(ROOT))
+        for path in python_files()
+        if "Thread" in names_used(path) and "worker" in path.parts
+    }
     assert starters <= {"worker/engine.py", "worker/lifeline.py", "worker/template_process.py"}
 
 
 def test_no_work_is_done_at_import_of_the_contract_faces() -> None:
-    code = "import sys, gateway, worker, models, native, models.step; print(sorted(m for m in sys.modules if m.split('.')[0] in ('mlx', 'grpc', 'numpy')))"
+    code = (
+        "import sys, gateway, worker, models, native, models.step; "
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'mlx', 'grpc', 'numpy'}))"
+    )
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert result.stdout.strip() == "[]"
 

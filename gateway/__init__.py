@@ -1,0 +1,1 @@
+"""The process that clients call: it decides, supervises and relays, and never imports MLX."""

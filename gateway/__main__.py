@@ -1,0 +1,12 @@
+"""The `pomona` command: serves models, and talks to a server that does."""
+
+from gateway.cli.app import app
+
+
+def main() -> None:
+    """Run the command line on the arguments of this process."""
+    app(prog_name="pomona")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Where the server listens: a loopback address or a Unix socket that only its owner may use."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+
+UNIX = "unix:"
+CONNECT_LIMIT_S = 1.0
+
+
+class ListenError(Exception):
+    """Raised when the server cannot listen where it was told to; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """A loopback host and a port, 0 for a free one."""
+
+    host: str
+    port: int
+
+    def bind(self, server: grpc.aio.Server) -> str:
+        """Have `server` listen here and return the address with the port that it got.
+
+        Raises:
+            ListenError: the port is taken or not allowed.
+        """
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = _bound(server, f"{host}:{self.port}")
+        return f"{host}:{port}"
+
+    def release(self) -> None:
+        """Leave nothing behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """A Unix socket at an absolute path."""
+
+    path: Path
+
+    def bind(self, server: grpc.aio.Server) -> str:
+        """Have `server` listen here, with mode 0600, in place of the socket of a server that is dead.
+
+        Raises:
+            ListenError: another server listens here, or the path is something else.
+        """
+        self._make_room()
+        mask = os.umask(0o177)
+        try:
+            _bound(server, f"{UNIX}{self.path}")
+        finally:
+            os.umask(mask)
+        return f"{UNIX}{self.path}"
+
+    def release(self) -> None:
+        """Remove the socket."""
+        self.path.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ListenError(f"{self.path}: {error.strerror}") from error
+        if not stat.S_ISSOCK(mode):
+            raise ListenError(f"{self.path} is there already and is no socket")
+        if _is_answering(self.path):
+            raise ListenError(f"another server listens at {self.path}")
+        self.path.unlink(missing_ok=True)
+
+
+Address = TcpAddress | UnixAddress
+
+
+def parse_address(text: str) -> Address:
+    """Read `HOST:PORT` or `unix:PATH`.
+
+    Raises:
+        ListenError: it is neither, or a host that others than this machine can reach.
+    """
+    if text.startswith(UNIX):
+        path = text.removeprefix(UNIX)
+        if not path:
+            raise ListenError("unix: needs a path behind it")
+        return UnixAddress(Path(path).expanduser().absolute())
+    host, found, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not found or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ListenError(f"{text!r} is neither HOST:PORT nor unix:PATH")
+    if not _is_loopback(host):
+        raise ListenError(f"{host} can be reached from other machines, which needs TLS and tokens: not built yet")
+    return TcpAddress(host, int(port))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_answering(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(CONNECT_LIMIT_S)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError as error:
+            raise ListenError(f"{path}: {error.strerror or 'it does not answer'}") from error
+    return True
+
+
+def _bound(server: grpc.aio.Server, address: str) -> int:
+    """Bind and check the port: the library has returned 0 where it should have raised (grpc#10755)."""
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise ListenError(f"{address} is taken or not allowed") from error
+    if not port:
+        raise ListenError(f"{address} is taken or not allowed")
+    return port

@@ -1,0 +1,130 @@
+"""How many requests are let in: limits for each model and for the server, a bounded room to wait in, and the drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+from gateway.errors import QueueFull, ServerDraining
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """How many requests may run and wait.
+
+    Attributes:
+        max_requests: in flight in the whole server.
+        max_requests_per_model: in flight of one model.
+        max_waiting: waiting for one of those places.
+        max_wait_s: how long one of them waits.
+    """
+
+    max_requests: int
+    max_requests_per_model: int
+    max_waiting: int
+    max_wait_s: float
+
+
+class Admission:
+    """Gives out places. Lives on one event loop; whoever has a place must leave it."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        """Begin with every place free."""
+        self._limits = limits
+        self._running: Counter[str] = Counter()
+        self._total = 0
+        self._waiting: list[_Waiter] = []
+        self._is_closed = False
+
+    async def enter(self, model: str, priority: int = 0, timeout_s: float | None = None) -> None:
+        """Take a place for a request of `model`, waiting for one where none is free.
+
+        Args:
+            model: canonical name.
+            priority: a higher one gets a free place first.
+            timeout_s: waits no longer than this or the limit.
+
+        Raises:
+            QueueFull: too many wait already, or no place became free in time.
+            ServerDraining: no one is let in any more.
+        """
+        self.check_open()
+        if self._has_place(model):
+            self._take(model)
+            return
+        if len(self._waiting) >= self._limits.max_waiting:
+            raise self._full(model)
+        waiter = _Waiter(model, priority, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
+        limit_s = self._limits.max_wait_s
+        await self._wait(waiter, limit_s if timeout_s is None else min(limit_s, timeout_s))
+
+    def check_open(self) -> None:
+        """Refuse who would bring new work.
+
+        Raises:
+            ServerDraining: no one is let in any more.
+        """
+        if self._is_closed:
+            raise ServerDraining
+
+    def leave(self, model: str) -> None:
+        """Give a place back."""
+        self._running[model] -= 1
+        self._total -= 1
+        if not self._running[model]:
+            del self._running[model]
+        self._admit_waiting()
+
+    def close(self) -> None:
+        """Let no one in any more; who waits is refused."""
+        self._is_closed = True
+        for waiter in self._waiting:
+            if not waiter.admitted.done():
+                waiter.admitted.set_exception(ServerDraining())
+        self._waiting.clear()
+
+    async def _wait(self, waiter: _Waiter, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter.admitted
+        except TimeoutError:
+            self._forget(waiter)
+            raise self._full(waiter.model) from None
+        except asyncio.CancelledError:
+            self._forget(waiter)
+            raise
+
+    def _forget(self, waiter: _Waiter) -> None:
+        """Take back what the waiter waited for, or was just given."""
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+        elif waiter.admitted.done() and not waiter.admitted.cancelled() and waiter.admitted.exception() is None:
+            self.leave(waiter.model)
+
+    def _admit_waiting(self) -> None:
+        for waiter in sorted(self._waiting, key=lambda one: -one.priority):
+            if not waiter.admitted.done() and self._has_place(waiter.model):
+                self._waiting.remove(waiter)
+                self._take(waiter.model)
+                waiter.admitted.set_result(None)
+
+    def _has_place(self, model: str) -> bool:
+        return self._total < self._limits.max_requests and self._running[model] < self._limits.max_requests_per_model
+
+    def _take(self, model: str) -> None:
+        self._running[model] += 1
+        self._total += 1
+
+    def _full(self, model: str) -> QueueFull:
+        if self._total >= self._limits.max_requests:
+            return QueueFull("the server", self._total + len(self._waiting))
+        return QueueFull(model, self._running[model] + sum(one.model == model for one in self._waiting))
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    model: str
+    priority: int
+    admitted: asyncio.Future[None]

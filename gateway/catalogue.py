@@ -1,0 +1,134 @@
+"""Which models exist: their names, aliases and folders, and what their checkpoints say of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pomona.v1 import model_pb2
+
+from gateway.errors import CheckpointRejected, GatewayError, LoadError, ModelNotFound
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", re.ASCII)
+MAX_NAME_CHARS = 200
+
+
+def is_name(text: str) -> bool:
+    """Say whether `text` may name a model: `name` or `organisation/name`, at most 200 characters."""
+    return len(text) <= MAX_NAME_CHARS and NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueModel:
+    """One model that clients may ask for.
+
+    Attributes:
+        name: canonical name.
+        checkpoint: absolute path of its folder or GGUF file.
+        aliases: other names for it.
+        context_tokens: the longest prompt and answer together, in tokens; None is the checkpoint's own limit.
+        max_batch_rows: how many requests run side by side.
+        path: which numeric path its worker takes.
+    """
+
+    name: str
+    checkpoint: Path
+    aliases: tuple[str, ...] = ()
+    context_tokens: int | None = None
+    max_batch_rows: int = 4
+    path: Literal["fast", "reference"] = "fast"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a checkpoint's headers say, or why they could not be read.
+
+    Attributes:
+        facts: architecture, limits, capabilities and defaults; empty where reading failed.
+        failure: why reading failed.
+    """
+
+    facts: model_pb2.Model = field(default_factory=model_pb2.Model)
+    failure: GatewayError | None = None
+
+
+Describe = Callable[[CatalogueModel], Awaitable[model_pb2.Model]]
+"""Reads the headers of a model's checkpoint; raises LoadError where they are not readable."""
+
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+class Catalogue:
+    """The models of the settings, looked up by name or alias, never by path.
+
+    Descriptions are kept until a file of the checkpoint changes its time or size.
+    """
+
+    def __init__(self, models: Iterable[CatalogueModel], describe: Describe) -> None:
+        """Hold `models`; `describe` reads a checkpoint's headers.
+
+        Raises:
+            ValueError: two models share a name or alias, or a name is not one that a client could send.
+        """
+        self.models = tuple(sorted(models, key=lambda model: model.name))
+        self._describe = describe
+        self._by_name: dict[str, CatalogueModel] = {}
+        self._known: dict[str, tuple[Stamp, Description]] = {}
+        self._locks = {model.name: asyncio.Lock() for model in self.models}
+        for model in self.models:
+            for name in (model.name, *model.aliases):
+                self._add(name, model)
+
+    def resolve(self, name: str) -> CatalogueModel:
+        """Return the model that `name` or an alias means.
+
+        Raises:
+            ModelNotFound: there is none; it lists the names there are.
+        """
+        model = self._by_name.get(name)
+        if model is None:
+            raise ModelNotFound(name, tuple(one.name for one in self.models))
+        return model
+
+    async def describe(self, model: CatalogueModel) -> Description:
+        """Return what the checkpoint of `model` says of itself; reads it once until it changes."""
+        async with self._locks[model.name]:
+            stamp = await asyncio.to_thread(stamp_of, model.checkpoint)
+            known = self._known.get(model.name)
+            if known is not None and known[0] == stamp:
+                return known[1]
+            description = await self._read(model, stamp)
+            self._known[model.name] = (stamp, description)
+            return description
+
+    async def _read(self, model: CatalogueModel, stamp: Stamp) -> Description:
+        if not stamp:
+            return Description(
+                failure=CheckpointRejected(model.name, "it is not there.", {"file": model.checkpoint.name})
+            )
+        try:
+            return Description(await self._describe(model))
+        except LoadError as error:
+            return Description(failure=error)
+
+    def _add(self, name: str, model: CatalogueModel) -> None:
+        if not is_name(name):
+            msg = f"{name!r} is not a model name: letters, digits, '.', '_', '-', and one '/' at most"
+            raise ValueError(msg)
+        if name in self._by_name:
+            msg = f"two models are named {name!r}"
+            raise ValueError(msg)
+        self._by_name[name] = model
+
+
+def stamp_of(checkpoint: Path) -> Stamp:
+    """Return name, change time (ns) and size (bytes) of the checkpoint's files; () where there are none."""
+    try:
+        files = sorted(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint]
+        return tuple((file.name, (stat := file.stat()).st_mtime_ns, stat.st_size) for file in files)
+    except OSError:
+        return ()

@@ -1,0 +1,1 @@
+"""The command line: one file for a verb or a family of verbs."""

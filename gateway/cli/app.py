@@ -1,0 +1,77 @@
+"""The verbs of `pomona`, each imported only when it is used, so that the command starts at once."""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Where a verb lives: `function` of `module`, and the line about it in `pomona --help`."""
+
+    module: str
+    function: str
+    line: str
+    panel: str
+
+
+SERVER = "The server"
+TALK = "Talking to a server"
+OPERATE = "Operating a server"
+
+VERBS: dict[str, Verb] = {
+    "serve": Verb("serve", "serve", "Run the server in the foreground.", SERVER),
+    "demo": Verb("demo", "demo", "Serve a small model, ask it one question, and stop again.", SERVER),
+    "doctor": Verb("doctor", "doctor", "Check what this machine can do, and how fast.", SERVER),
+    "chat": Verb("chat", "chat", "Ask a model, once or in a conversation.", TALK),
+    "models": Verb("models", "models", "List the models and their states.", TALK),
+    "show": Verb("models", "show", "Show all that is known of one model.", TALK),
+    "version": Verb("version", "version", "Print the versions of this command and of the server.", TALK),
+    "load": Verb("load", "load", "Load a model, with progress.", OPERATE),
+    "unload": Verb("load", "unload", "Unload a model and give its memory back.", OPERATE),
+    "requests": Verb("requests", "requests", "List the requests in flight.", OPERATE),
+    "cancel": Verb("requests", "cancel", "End a request by its id.", OPERATE),
+    "logs": Verb("logs", "logs", "Print the log lines of the server and its workers.", OPERATE),
+}
+
+
+class VerbGroup(TyperGroup):
+    """Lists every verb by its table line, and imports the one that runs."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the verb that `args` names and replace its table line by the real command."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else _command(name), rest
+
+
+def _command(name: str) -> Any:
+    verb = VERBS[name]
+    module = importlib.import_module(f"gateway.cli.{verb.module}")
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    single.command(name)(getattr(module, verb.function))
+    return get_command(single)
+
+
+def _listed() -> None:
+    """Stand in the list of verbs; never called."""
+
+
+def _build() -> typer.Typer:
+    built = typer.Typer(
+        cls=VerbGroup,
+        help="Serves language models over gRPC from this machine. Start with: [bold]pomona demo[/bold]",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, verb in VERBS.items():
+        built.command(name, help=verb.line, rich_help_panel=verb.panel)(_listed)
+    return built
+
+
+app = _build()

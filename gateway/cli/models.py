@@ -1,0 +1,166 @@
+"""`models` and `show`: what the server can serve, and the state it is in."""
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, cast
+
+import typer
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from pomona.v1 import model_pb2
+
+from gateway.cli import output
+from gateway.cli.connection import Connection, ServerOptions, connect
+from gateway.cli.verb import JsonFlag, verb
+
+
+@verb
+def models(
+    *,
+    server: ServerOptions,
+    loaded: Annotated[bool, typer.Option("--loaded", help="Only those that are loaded.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the models and their states.
+
+    With --json: {"models": [...]}, each a pomona.v1.Model in protobuf's JSON
+    form.
+    """
+    with connect(server) as connection:
+        found = list(_pages(connection, loaded_only=loaded))
+    if as_json:
+        output.emit({"models": [output.as_dict(model) for model in found]}, indent=2)
+        return
+    if not found:
+        output.notice("no models" if not loaded else "no model is loaded")
+        return
+    headers = ("MODEL", "STATE", "ARCHITECTURE", "QUANTIZATION", "TASKS", "MEMORY", "LAST USED")
+    output.table(headers, [_row(model) for model in found])
+    for model in found:
+        if model.HasField("failure"):
+            output.notice(f"{model.model}: {model.failure.reason} {model.failure.message}".strip())
+
+
+@verb
+def show(
+    *,
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    server: ServerOptions,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show all that is known of one model.
+
+    With --json: a pomona.v1.Model in protobuf's JSON form.
+    """
+    with connect(server) as connection:
+        found = connection.models.GetModel(
+            model_pb2.GetModelRequest(model=model),
+            timeout=connection.query_timeout_s,
+            metadata=connection.metadata,
+        ).model
+    if as_json:
+        output.emit(found, indent=2)
+    else:
+        output.facts(_facts(found))
+
+
+def state_name(model: model_pb2.Model) -> str:
+    """Return the state in lower case: `active`."""
+    return output.enum_word(model_pb2.ModelState.Name, model.state, "MODEL_STATE_")
+
+
+def _pages(connection: Connection, *, loaded_only: bool) -> Iterator[model_pb2.Model]:
+    token = ""
+    while True:
+        page = connection.models.ListModels(
+            model_pb2.ListModelsRequest(page_token=token, loaded_only=loaded_only),
+            timeout=connection.query_timeout_s,
+            metadata=connection.metadata,
+        )
+        yield from page.models
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def _row(model: model_pb2.Model) -> tuple[str, ...]:
+    memory = model.memory.footprint_bytes
+    return (
+        model.model,
+        state_name(model),
+        model.architecture,
+        model.quantization,
+        _tasks(model),
+        output.bytes_text(memory) if memory else "",
+        _time(model.last_used_time),
+    )
+
+
+def _tasks(model: model_pb2.Model) -> str:
+    return ", ".join(output.enum_word(model_pb2.Model.Task.Name, task, "TASK_") for task in model.tasks)
+
+
+def _time(stamp: Timestamp) -> str:
+    if not stamp.seconds:
+        return ""
+    return stamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _facts(model: model_pb2.Model) -> Iterator[tuple[str, str]]:
+    yield "model", model.model
+    yield "display name", model.display_name
+    yield "aliases", ", ".join(model.aliases)
+    yield "state", state_name(model)
+    yield "waiting for", model.waiting_for
+    yield "failure", f"{model.failure.reason} {model.failure.message}".strip()
+    yield "architecture", model.architecture
+    yield "quantization", model.quantization
+    yield "revision", model.revision
+    yield "tasks", _tasks(model)
+    yield "last used", _time(model.last_used_time)
+    yield "pinned", "yes" if model.pinned else ""
+    for title, message in (
+        ("limits", model.limits),
+        ("runtime", model.runtime),
+        ("generation", model.generation),
+        ("sampling", model.default_sampling),
+        ("stopping", model.default_stopping),
+        ("memory", model.memory),
+    ):
+        yield title, _fields(message)
+    for worker in model.workers:
+        yield "worker", _fields(worker)
+
+
+def _fields(message: Message) -> str:
+    """Return the fields that are set, one a line."""
+    return "\n".join(f"{_title(field.name)} {_value(field.name, value)}" for field, value in message.ListFields())
+
+
+def _title(name: str) -> str:
+    """Return a field's name in words, without the unit that its value is shown in."""
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def _value(name: str, value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int() if name.endswith("_bytes"):
+            return output.bytes_text(value)
+        case float():
+            return f"{value:g}"
+        case Message():
+            return _message(value)
+        case str() | int():
+            return str(value)
+        case _:
+            return ", ".join(str(each) for each in cast("Iterable[object]", value))
+
+
+def _message(value: Message) -> str:
+    if isinstance(value, Timestamp):
+        return _time(value)
+    if isinstance(value, Duration):
+        return f"{value.ToTimedelta().total_seconds():g} s"
+    return _fields(value).replace("\n", " ")

@@ -1,0 +1,136 @@
+"""Finds the envelope of a request (model, request id, priority) in its bytes without decoding the rest.
+
+Every data-plane request begins with `string model = 1; string request_id = 2; repeated AdapterUse adapters = 3;
+int32 priority = 4`. At most the first 16 top-level fields are looked at, in any order, and the last value wins, as it
+does in protobuf. What lies behind them the worker compares with what it was told: a difference is refused there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.catalogue import is_name
+from gateway.errors import InvalidField, MalformedRequest, Violation
+
+MAX_FIELDS = 16
+MAX_REQUEST_ID_CHARS = 64
+MIN_PRIORITY = -128
+MAX_PRIORITY = 127
+
+MODEL_FIELD = 1
+REQUEST_ID_FIELD = 2
+PRIORITY_FIELD = 4
+
+VARINT = 0
+FIXED64 = 1
+LENGTH = 2
+FIXED32 = 5
+FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
+WIRE_TYPES = {MODEL_FIELD: LENGTH, REQUEST_ID_FIELD: LENGTH, 3: LENGTH, PRIORITY_FIELD: VARINT}
+MAX_VARINT_BYTES = 10
+MAX_FIELD_NUMBER = (1 << 29) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What a request says of itself: `request_id` is empty where the client gave none."""
+
+    model: str
+    request_id: str
+    priority: int
+
+
+def read_envelope(body: bytes) -> Envelope:
+    """Return the envelope of a serialized request.
+
+    Raises:
+        MalformedRequest: the bytes are not protobuf, or there is no model among the first 16 fields.
+        InvalidField: the model, the request id or the priority is not one that can be.
+    """
+    model, request_id, priority = b"", b"", 0
+    for number, start, end in _fields(body):
+        if number == MODEL_FIELD:
+            model = body[start:end]
+        elif number == REQUEST_ID_FIELD:
+            request_id = body[start:end]
+        elif number == PRIORITY_FIELD:
+            priority = _signed(_varint(body, start)[0])
+    if not model:
+        raise MalformedRequest(f"there is no model among its first {MAX_FIELDS} fields")
+    return Envelope(_model(model), _request_id(request_id), _priority(priority))
+
+
+def with_text_field(body: bytes, number: int, text: str) -> bytes:
+    """Return `body` with a string field behind it, whose value wins over an earlier one.
+
+    Args:
+        body: a serialized message.
+        number: the field's number, at most 15.
+        text: ASCII, at most 16,383 characters.
+    """
+    size = len(text)
+    length = bytes((size,)) if size < 0x80 else bytes((size & 0x7F | 0x80, size >> 7))
+    return b"".join((body, bytes((number << 3 | LENGTH,)), length, text.encode("ascii")))
+
+
+def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of the value of each of the first fields."""
+    position, end = 0, len(body)
+    for _ in range(MAX_FIELDS):
+        if position == end:
+            return
+        tag, position = _varint(body, position)
+        number, wire_type = tag >> 3, tag & 7
+        if not 0 < number <= MAX_FIELD_NUMBER or WIRE_TYPES.get(number, wire_type) != wire_type:
+            raise MalformedRequest(f"field {number} has another type")
+        start, position = _value(body, position, wire_type)
+        if position > end:
+            raise MalformedRequest("it ends within a field")
+        yield number, start, position
+
+
+def _value(body: bytes, position: int, wire_type: int) -> tuple[int, int]:
+    """Return where the value at `position` starts and ends; the end may lie behind the body."""
+    if wire_type == LENGTH:
+        size, start = _varint(body, position)
+        return start, start + size
+    if wire_type == VARINT:
+        return position, _varint(body, position)[1]
+    if wire_type in FIXED_BYTES:
+        return position, position + FIXED_BYTES[wire_type]
+    raise MalformedRequest(f"wire type {wire_type} is not used")
+
+
+def _varint(body: bytes, position: int) -> tuple[int, int]:
+    """Return the number at `position` and where the next thing starts."""
+    value = 0
+    for shift, byte in enumerate(body[position : position + MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, position + shift + 1
+    raise MalformedRequest("a number in it does not end")
+
+
+def _signed(value: int) -> int:
+    """Read the low 32 bits as an int32, as protobuf does."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _model(raw: bytes) -> str:
+    text = raw[:256].decode("ascii", "replace")
+    if not is_name(text):
+        raise InvalidField((Violation("model", "is not the name of a model"),))
+    return text
+
+
+def _request_id(raw: bytes) -> str:
+    text = raw[: MAX_REQUEST_ID_CHARS + 1].decode("ascii", "replace")
+    if len(text) > MAX_REQUEST_ID_CHARS or not (text.isascii() and text.isprintable()):
+        raise InvalidField((Violation("request_id", "is not at most 64 printable ASCII characters"),))
+    return text
+
+
+def _priority(value: int) -> int:
+    if not MIN_PRIORITY <= value <= MAX_PRIORITY:
+        raise InvalidField((Violation("priority", f"is not within {MIN_PRIORITY} to {MAX_PRIORITY}"),))
+    return value

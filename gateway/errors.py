@@ -1,0 +1,279 @@
+"""Everything that the gateway refuses or fails with; `status.py` turns it into a gRPC status.
+
+    GatewayError
+    ├── RequestError          MalformedRequest  InvalidField  UnsupportedOption  DuplicateRequestId  StreamIdle
+    ├── ModelError            ModelNotFound  ModelLoading  ModelBackingOff  ModelFailed  ModelUnloading
+    │   └── LoadError         ModelLoadFailed  CheckpointRejected  CheckpointCorrupt
+    ├── WorkerError           WorkerDied  WorkerStalled  WorkerRestarting
+    ├── CapacityError         QueueFull
+    ├── ServerDraining
+    ├── CancelledByOperator
+    ├── DeadlineExceeded
+    └── InternalError
+
+Classes in the left column are for catching only. `text` is what clients read: no path, no text of a foreign exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gateway.model_status import LoadProgress
+
+
+class GatewayError(Exception):
+    """Raised when the gateway refuses or cannot finish a request; the root of the tree."""
+
+    text: ClassVar[str] = "The request failed."
+
+    def __str__(self) -> str:
+        """Return the text that clients see."""
+        return self.text.format(self)
+
+
+class RequestError(GatewayError):
+    """Raised when the request itself is at fault."""
+
+
+class ModelError(GatewayError):
+    """Raised when the model cannot serve the request now."""
+
+
+class LoadError(ModelError):
+    """Raised when the model's checkpoint could not be loaded."""
+
+
+class WorkerError(GatewayError):
+    """Raised when the worker went away under the request."""
+
+
+class CapacityError(GatewayError):
+    """Raised when there is no room for the request now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field at fault: its path in the request, and what is wrong with it."""
+
+    field: str
+    description: str
+
+
+@dataclass(eq=False)
+class MalformedRequest(RequestError):
+    """Raised when a body is not protobuf, or its envelope is not one that can be routed."""
+
+    problem: str
+
+    text = "The request is malformed: {0.problem}."
+
+
+@dataclass(eq=False)
+class InvalidField(RequestError):
+    """Raised when a field is out of its range; there is at least one violation."""
+
+    violations: tuple[Violation, ...]
+
+    text = "A field is invalid: {0.violations[0].field} {0.violations[0].description}."
+
+
+@dataclass(eq=False)
+class UnsupportedOption(RequestError):
+    """Raised when a field asks for something that this build does not do; there is at least one violation."""
+
+    violations: tuple[Violation, ...]
+
+    text = "An option is not supported: {0.violations[0].field} {0.violations[0].description}."
+
+
+@dataclass(eq=False)
+class DuplicateRequestId(RequestError):
+    """Raised when a request of the same caller with this id is still in flight."""
+
+    request_id: str
+
+    text = "A request with the id {0.request_id} is still in flight."
+
+
+@dataclass(eq=False)
+class StreamIdle(RequestError):
+    """Raised when a client opened a stream and sent nothing for `idle_s` seconds."""
+
+    idle_s: float
+
+    text = "No message came for {0.idle_s:g} seconds."
+
+
+@dataclass(eq=False)
+class ModelNotFound(ModelError):
+    """Raised when no model has this name or alias; `known` are the names there are."""
+
+    model: str
+    known: tuple[str, ...] = ()
+
+    text = "There is no model named {0.model}."
+
+
+@dataclass(eq=False)
+class ModelLoading(ModelError):
+    """Raised when the model is still loading and the caller's deadline cannot cover it."""
+
+    model: str
+    progress: LoadProgress = field(default_factory=LoadProgress)
+
+    text = "The model {0.model} is loading, and the deadline is too short to wait for it."
+
+
+@dataclass(eq=False)
+class ModelLoadFailed(LoadError):
+    """Raised when a load ended without a model for a reason other than the checkpoint's content.
+
+    `problem` is a sentence that clients may see; `facts` go into the error's metadata.
+    """
+
+    model: str
+    problem: str
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    text = "The model {0.model} could not be loaded: {0.problem}"
+
+
+@dataclass(eq=False)
+class CheckpointRejected(LoadError):
+    """Raised when a checkpoint is not one that this build loads: `problem` names its file and key."""
+
+    model: str
+    problem: str
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    text = "The checkpoint of {0.model} was rejected: {0.problem}"
+
+
+@dataclass(eq=False)
+class CheckpointCorrupt(LoadError):
+    """Raised when a checkpoint's files are damaged: `problem` names the file."""
+
+    model: str
+    problem: str
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    text = "The checkpoint of {0.model} is damaged: {0.problem}"
+
+
+@dataclass(eq=False)
+class ModelBackingOff(ModelError):
+    """Raised when the model's worker crashed and the pause before start number `attempt` is running."""
+
+    model: str
+    attempt: int
+    retry_after_s: float
+
+    text = "The worker of {0.model} crashed; start {0.attempt} comes after a pause."
+
+
+@dataclass(eq=False)
+class ModelFailed(ModelError):
+    """Raised when the crash budget is spent: LoadModel, or a changed checkpoint, tries again.
+
+    `last_exit` says how the last worker ended, in words that clients may see.
+    """
+
+    model: str
+    last_exit: str
+
+    text = "The worker of {0.model} crashed too often and is not started again: {0.last_exit}"
+
+
+@dataclass(eq=False)
+class ModelUnloading(ModelError):
+    """Raised when the model is on its way out, or was unloaded under the request."""
+
+    model: str
+
+    text = "The model {0.model} is being unloaded."
+
+
+@dataclass(eq=False)
+class WorkerDied(WorkerError):
+    """Raised when the worker ended after the request had begun.
+
+    `signal` is the signal's name, empty where there was none or it is not known yet; `exit_code` likewise is None.
+    """
+
+    model: str
+    events_sent: int
+    signal: str = ""
+    exit_code: int | None = None
+
+    text = "The worker of {0.model} died while it answered."
+
+
+@dataclass(eq=False)
+class WorkerStalled(WorkerError):
+    """Raised when the worker stopped moving after the request had begun and was given up."""
+
+    model: str
+    events_sent: int
+
+    text = "The worker of {0.model} stopped moving while it answered."
+
+
+@dataclass(eq=False)
+class WorkerRestarting(WorkerError):
+    """Raised when the worker ended before the request began and no other could take it."""
+
+    model: str
+    retry_after_s: float = 1.0
+
+    text = "The worker of {0.model} is starting again."
+
+
+@dataclass(eq=False)
+class QueueFull(CapacityError):
+    """Raised when `depth` requests already run or wait, which is the limit of `scope` (a model, or the server)."""
+
+    scope: str
+    depth: int
+
+    text = "{0.depth} requests already run or wait, which is the limit of {0.scope}."
+
+
+class ServerDraining(GatewayError):
+    """Raised when the server takes no new requests because it is about to stop."""
+
+    text = "The server is about to stop."
+
+
+@dataclass(eq=False)
+class CancelledByOperator(GatewayError):
+    """Raised when CancelRequest ended the request."""
+
+    request_id: str
+
+    text = "An operator cancelled the request {0.request_id}."
+
+
+class DeadlineExceeded(GatewayError):
+    """Raised when the deadline passed before the request reached a worker."""
+
+    text = "The deadline passed."
+
+
+@dataclass(eq=False)
+class InternalError(GatewayError):
+    """Raised when something failed that no class here describes; `incident` finds it in the log."""
+
+    incident: str
+
+    text = "Something failed in the server; its log has it as {0.incident}."
+
+
+def load_error(model: str, reason: str, problem: str, facts: Mapping[str, str]) -> LoadError:
+    """Return the error for a failed load as its worker told it: a reason of the error table, a sentence, facts."""
+    kinds: dict[str, type[ModelLoadFailed | CheckpointRejected | CheckpointCorrupt]] = {
+        "CHECKPOINT_REJECTED": CheckpointRejected,
+        "CHECKPOINT_CORRUPT": CheckpointCorrupt,
+    }
+    return kinds.get(reason, ModelLoadFailed)(model, problem, dict(facts))

@@ -1,0 +1,302 @@
+"""The life of one model: which state follows which event, and what is to be done about it.
+
+Plain Python without a clock, a process or a task: whoever keeps the model applies events one at a time and carries
+out the effects that come back. A model is either wanted or not; a worker that ends is followed by another one while
+it is wanted.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pomona.v1 import model_pb2
+
+from gateway.back_off import BackOff
+from gateway.errors import GatewayError, ModelFailed
+from gateway.exit_words import words_of
+from gateway.model_status import Exit, LoadOptions, LoadProgress, ModelState
+
+S = ModelState
+FOLLOWS: Mapping[ModelState, frozenset[ModelState]] = {
+    S.UNLOADED: frozenset({S.LOADING}),
+    S.QUEUED: frozenset(),  # For a model that waits for memory; there is no memory ledger yet.
+    S.LOADING: frozenset({S.ACTIVE, S.UNLOADING, S.BACKING_OFF, S.FAILED}),
+    S.ACTIVE: frozenset({S.DEGRADED, S.DRAINING, S.BACKING_OFF, S.FAILED}),
+    S.DEGRADED: frozenset({S.ACTIVE, S.DRAINING, S.BACKING_OFF, S.FAILED}),
+    S.DRAINING: frozenset({S.UNLOADING, S.UNLOADED}),
+    S.UNLOADING: frozenset({S.UNLOADED}),
+    S.BACKING_OFF: frozenset({S.LOADING, S.UNLOADED}),
+    S.FAILED: frozenset({S.LOADING, S.UNLOADED}),
+}
+DEFAULT_GRACE_S = 30.0
+
+
+class ImpossibleTransition(Exception):
+    """Raised when a state is to follow one that it cannot follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Someone needs the model.
+
+    Attributes:
+        options: how it is to be loaded; None takes it as it is.
+        is_order: an operator asks, or the checkpoint changed: a failed model is tried again.
+    """
+
+    options: LoadOptions | None = None
+    is_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """The model is to go, once its requests have ended or `grace_s` is over."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Its load moved."""
+
+    progress: LoadProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Its worker can be called; `facts` are what it said of the model."""
+
+    facts: model_pb2.Model
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """Its worker is to get no new work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Its suspected worker reports again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Its worker's process is gone.
+
+    Attributes:
+        exit: how it ended.
+        failure: what the worker said of a load that failed.
+        is_counted: False where its crash belongs to an incident that was counted already.
+    """
+
+    exit: Exit
+    failure: GatewayError | None = None
+    is_counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The last of its requests has ended, or their time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOver:
+    """The pause after a crash is over; `number` tells it from an earlier one."""
+
+    number: int
+
+
+Event = Wanted | Unwanted | Progressed | Ready | Suspected | Recovered | Exited | Idle | PauseOver
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """A worker is to be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitIdle:
+    """`Idle` is to be given once no request runs, or after `grace_s`."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """The worker is to be stopped at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """`PauseOver(number)` is to be given after `delay_s`."""
+
+    number: int
+    delay_s: float
+
+
+Effect = StartWorker | AwaitIdle | StopWorker | Pause
+OnChange = Callable[[ModelState, ModelState], None]
+
+
+class Lifecycle:
+    """The state of one model and what led to it.
+
+    Args:
+        model: its canonical name.
+        back_off: its crashes.
+        now: monotonic time in seconds.
+        on_change: is called with the old and the new state.
+    """
+
+    def __init__(self, model: str, back_off: BackOff, now: Callable[[], float], on_change: OnChange) -> None:
+        self.model = model
+        self.state = S.UNLOADED
+        self.options = LoadOptions()
+        self.progress: LoadProgress | None = None
+        self.facts: model_pb2.Model | None = None
+        self.failure: GatewayError | None = None
+        self.last_exit = ""
+        self.restarts = 0
+        self.retry_at_s = 0.0
+        self._back_off = back_off
+        self._now = now
+        self._on_change = on_change
+        self._is_wanted = False
+        self._ready_at_s: float | None = None
+        self._pause_number = 0
+
+    @property
+    def attempt(self) -> int:
+        """How many pauses there were since the last good run."""
+        return self._back_off.attempt
+
+    def apply(self, event: Event) -> Effect | None:
+        """Follow an event.
+
+        Returns:
+            What is to be done now, if anything.
+        """
+        return _STEPS[type(event)](self, event)
+
+    def wanted(self, event: Wanted) -> Effect | None:
+        """Follow `Wanted`: start, join what is under way, or stay failed."""
+        if self.state is S.FAILED and not event.is_order:
+            return None
+        options = _merged(self.options, event.options)
+        is_other, self.options = options != self.options, options
+        self._is_wanted = True
+        if self.state in {S.UNLOADED, S.FAILED}:
+            self._back_off.reset()
+            return self._start()
+        return self._leave(DEFAULT_GRACE_S) if is_other else None
+
+    def unwanted(self, event: Unwanted) -> Effect | None:
+        """Follow `Unwanted`: drain, stop the load, or forget the failure."""
+        self._is_wanted = False
+        self.options = LoadOptions()
+        if self.state in {S.BACKING_OFF, S.FAILED}:
+            self.failure = None
+            self._enter(S.UNLOADED)
+            return None
+        return self._leave(event.grace_s)
+
+    def progressed(self, event: Progressed) -> None:
+        """Follow `Progressed`."""
+        self.progress = event.progress
+
+    def ready(self, event: Ready) -> None:
+        """Follow `Ready`; a worker that is already being stopped stays on its way out."""
+        if self.state is S.LOADING:
+            self.facts = event.facts
+            self.progress = self.failure = None
+            self._ready_at_s = self._now()
+            self._enter(S.ACTIVE)
+
+    def suspected(self, _: Suspected) -> None:
+        """Follow `Suspected`."""
+        if self.state is S.ACTIVE:
+            self._enter(S.DEGRADED)
+
+    def recovered(self, _: Recovered) -> None:
+        """Follow `Recovered`."""
+        if self.state is S.DEGRADED:
+            self._enter(S.ACTIVE)
+
+    def exited(self, event: Exited) -> Effect | None:
+        """Follow `Exited`: unloaded as asked, failed for good, or again after a pause."""
+        served_s = 0.0 if self._ready_at_s is None else self._now() - self._ready_at_s
+        self.progress = self.facts = self._ready_at_s = None
+        self.last_exit = words_of(event.exit)
+        if self.state in {S.DRAINING, S.UNLOADING}:
+            self._enter(S.UNLOADED)
+            return self._start() if self._is_wanted else None
+        if event.failure is not None:
+            return self._fail(event.failure)
+        delay_s = self._back_off.crashed(self._now(), served_s, is_counted=event.is_counted)
+        if delay_s is None:
+            return self._fail(ModelFailed(self.model, self.last_exit))
+        return self._pause(delay_s)
+
+    def idle(self, _: Idle) -> Effect | None:
+        """Follow `Idle`: nothing holds the worker any more."""
+        if self.state is not S.DRAINING:
+            return None
+        self._enter(S.UNLOADING)
+        return StopWorker()
+
+    def pause_over(self, event: PauseOver) -> Effect | None:
+        """Follow `PauseOver`, unless that pause was given up."""
+        if self.state is not S.BACKING_OFF or event.number != self._pause_number:
+            return None
+        self.restarts += 1
+        return self._start()
+
+    def _start(self) -> Effect:
+        self.progress = LoadProgress("starting")
+        self.failure = None
+        self._enter(S.LOADING)
+        return StartWorker()
+
+    def _leave(self, grace_s: float) -> Effect | None:
+        if self.state is S.LOADING:
+            self._enter(S.UNLOADING)
+            return StopWorker()
+        if self.state in {S.ACTIVE, S.DEGRADED}:
+            self._enter(S.DRAINING)
+        return AwaitIdle(grace_s) if self.state is S.DRAINING else None
+
+    def _pause(self, delay_s: float) -> Effect:
+        self._pause_number += 1
+        self.retry_at_s = self._now() + delay_s
+        self._enter(S.BACKING_OFF)
+        return Pause(self._pause_number, delay_s)
+
+    def _fail(self, failure: GatewayError) -> None:
+        self._is_wanted = False
+        self.failure = failure
+        self._enter(S.FAILED)
+
+    def _enter(self, state: ModelState) -> None:
+        old, self.state = self.state, state
+        if state not in FOLLOWS[old]:
+            raise ImpossibleTransition(f"{old.name} to {state.name}")
+        self._on_change(old, state)
+
+
+def _merged(options: LoadOptions, chosen: LoadOptions | None) -> LoadOptions:
+    """Return `options` with what was chosen anew."""
+    values = asdict(chosen or LoadOptions())
+    return replace(options, **{key: value for key, value in values.items() if value is not None})
+
+
+_STEPS: Mapping[type[Event], Callable[[Lifecycle, Any], Effect | None]] = {
+    Wanted: Lifecycle.wanted,
+    Unwanted: Lifecycle.unwanted,
+    Progressed: Lifecycle.progressed,
+    Ready: Lifecycle.ready,
+    Suspected: Lifecycle.suspected,
+    Recovered: Lifecycle.recovered,
+    Exited: Lifecycle.exited,
+    Idle: Lifecycle.idle,
+    PauseOver: Lifecycle.pause_over,
+}

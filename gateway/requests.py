@@ -1,0 +1,125 @@
+"""The requests in flight: who they are, what they wait for, and how to end one from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gateway.errors import DuplicateRequestId, GatewayError
+from gateway.model_status import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """What a request is known by, unique while it is in flight."""
+
+    principal: str
+    request_id: str
+
+
+class Request:
+    """One request between its admission and its status; runs within one task."""
+
+    __slots__ = (
+        "_cancel_call",
+        "_is_interrupted",
+        "_task",
+        "error",
+        "events_sent",
+        "instance",
+        "key",
+        "method",
+        "model",
+        "start_time_s",
+    )
+
+    def __init__(self, key: RequestKey, model: str, method: str, task: asyncio.Task[object]) -> None:
+        """Begin as waiting; `task` is the one that handles it."""
+        self.key = key
+        self.model = model
+        self.method = method
+        self.start_time_s = time.time()
+        self.events_sent = 0
+        self.instance: Instance | None = None
+        self.error: GatewayError | None = None
+        self._task = task
+        self._is_interrupted = False
+        self._cancel_call: Callable[[], object] | None = None
+
+    def called(self, instance: Instance, cancel_call: Callable[[], object]) -> None:
+        """Note that a worker has it now; `cancel_call` ends that."""
+        self.instance = instance
+        self._cancel_call = cancel_call
+
+    def waits(self) -> None:
+        """Note that no worker has it (any more)."""
+        self.instance = None
+        self._cancel_call = None
+
+    def abort(self, error: GatewayError) -> None:
+        """End the request with `error`; the first error stays."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._cancel_call is not None:
+            self._cancel_call()
+        else:
+            self._is_interrupted = self._task.cancel()
+
+    def take_abort(self) -> GatewayError | None:
+        """Return why it was aborted, None where its client went away: then cancellation goes on.
+
+        A cancellation that `abort` asked for is taken back, so that the status can still be sent.
+        """
+        if self._is_interrupted:
+            self._is_interrupted = False
+            self._task.uncancel()
+        return self.error if self._task.cancelling() == 0 else None
+
+
+class Requests:
+    """All requests in flight."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[RequestKey, Request] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(tuple(self._by_key.values()))
+
+    def add(self, request: Request) -> None:
+        """Note a request.
+
+        Raises:
+            DuplicateRequestId: the same caller has one in flight with this id.
+        """
+        if request.key in self._by_key:
+            raise DuplicateRequestId(request.key.request_id)
+        self._by_key[request.key] = request
+        self._empty.clear()
+
+    def remove(self, request: Request) -> None:
+        """Forget a request that has its status."""
+        if self._by_key.get(request.key) is request:
+            del self._by_key[request.key]
+        if not self._by_key:
+            self._empty.set()
+
+    def find(self, request_id: str) -> list[Request]:
+        """Return the requests with this id, of all callers."""
+        return [request for request in self if request.key.request_id == request_id]
+
+    async def until_empty(self, timeout_s: float) -> bool:
+        """Wait until none is left, but no longer than the limit; say whether none is."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,258 @@
+"""Builds the gateway, starts it, drains it and stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
+from pomona.v1 import generation_pb2, model_pb2, server_pb2
+from structlog.typing import FilteringBoundLogger
+
+from gateway import health
+from gateway.address import Address, ListenError, parse_address
+from gateway.admission import Admission, AdmissionLimits
+from gateway.back_off import BackOffLimits
+from gateway.catalogue import Catalogue, CatalogueModel, stamp_of
+from gateway.describe import MAX_AT_ONCE, Describer
+from gateway.errors import ServerDraining
+from gateway.exchange import RelayLimits, RelayParts
+from gateway.health import Health
+from gateway.logs import LogRing, make_log
+from gateway.process import Command
+from gateway.reflection import add_reflection
+from gateway.relay import Relay, methods_of
+from gateway.requests import Requests
+from gateway.services.admin import AdminService, Drained
+from gateway.services.model import ModelService
+from gateway.services.registration import add_service
+from gateway.services.server import ServerService
+from gateway.settings import GrpcSettings, Settings, SettingsError, process_environment
+from gateway.sockets import SocketFolder
+from gateway.worker_starter import WorkerStarter, worker_environment
+from gateway.workers import Workers
+
+__all__ = ["Gateway", "ListenError", "serve"]
+
+END_LIMIT_S = 2.0  # for requests that were ended to leave, once the grace is over
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+WORKER_COMMAND = (sys.executable, "-P", "-m", "worker")
+RELAYED = (generation_pb2.DESCRIPTOR.services_by_name["GenerationService"],)
+
+
+async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT, let running requests finish, and return when every worker is gone.
+
+    Args:
+        settings: all of them.
+        announce: is called once with the address, as soon as RPCs are accepted.
+
+    Raises:
+        ListenError: the server cannot listen where it was told to.
+        SettingsError: two models share a name, or a name is none that a client could send.
+    """
+    gateway = Gateway(settings)
+    stops = _Stops()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stops.ask)
+    try:
+        announce(await gateway.start())
+        await stops.first.wait()
+        await gateway.drain_or_hurry(stops.second)
+    finally:
+        await gateway.stop()
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+class Gateway:
+    """All parts of one server, put together. Lives on one event loop."""
+
+    def __init__(self, settings: Settings, worker_command: tuple[str, ...] = WORKER_COMMAND) -> None:
+        """Build everything; nothing runs or listens yet.
+
+        Args:
+            settings: all of them.
+            worker_command: the program of workers with its first arguments.
+
+        Raises:
+            ListenError: the address is not one that this server may listen at.
+            SettingsError: the models' names contradict each other.
+        """
+        self.settings = settings
+        self._address: Address = parse_address(settings.listen)
+        self._ring = LogRing(settings.logs.kept_lines)
+        self._log = make_log(self._ring, settings.logs.level, settings.logs.format)
+        self._command = Command(worker_command, worker_environment(process_environment()))
+        self._catalogue = _catalogue(settings, self._command, self._log)
+        limits = settings.limits
+        self._admission = Admission(
+            AdmissionLimits(limits.max_requests, limits.max_requests_per_model, limits.max_waiting, limits.max_wait_s)
+        )
+        self._requests = Requests()
+        self._sockets = SocketFolder()
+        self._workers = _workers(settings, self._catalogue, self._sockets, self._command, self._log)
+        self._server = grpc.aio.server(options=_options(settings.grpc))
+        self._services = self._add_services()
+        self._health = Health(self._services, self._catalogue, self._workers)
+        add_service(self._server, health.SERVICE, self._health, self._log)
+        add_reflection(self._server, (*self._services, health.SERVICE.full_name))
+        self._follower: asyncio.Task[None] | None = None
+        self._is_bound = False
+
+    async def start(self) -> str:
+        """Listen and accept RPCs; return the address with the port that was taken.
+
+        Raises:
+            ListenError: the address is taken or not allowed.
+        """
+        address = self._address.bind(self._server)
+        self._is_bound = True
+        await self._workers.start()
+        self._follower = asyncio.create_task(self._health.follow(), name="health")
+        await self._server.start()
+        self._log.info("server started", address=address, models=[model.name for model in self._catalogue.models])
+        return address
+
+    async def drain(self, grace_s: float) -> Drained:
+        """Take no new work, wait for what runs, and end what is left after `grace_s` seconds."""
+        self._health.drain()
+        self._admission.close()
+        held = list(self._requests)
+        self._log.info("server drains", requests=len(held), grace_s=grace_s)
+        if await self._requests.until_empty(grace_s):
+            return Drained(len(held), 0)
+        left = list(self._requests)
+        for request in left:
+            request.abort(ServerDraining())
+        await self._requests.until_empty(END_LIMIT_S)
+        return Drained(max(0, len(held) - len(left)), len(left))
+
+    async def drain_or_hurry(self, hurry: asyncio.Event) -> None:
+        """Drain with the configured grace; once `hurry` is set, with the short one."""
+        draining = asyncio.create_task(self.drain(self.settings.limits.drain_grace_s))
+        hurried = asyncio.create_task(hurry.wait())
+        try:
+            await asyncio.wait([draining, hurried], return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                await self.drain(self.settings.limits.short_grace_s)
+        finally:
+            for task in (draining, hurried):
+                task.cancel()
+            await asyncio.wait([draining, hurried])
+
+    async def stop(self) -> None:
+        """Stop every worker, then the server, and leave no socket behind."""
+        await self._workers.stop(0.0)
+        await self._server.stop(None)
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.wait([self._follower])
+        if self._is_bound:
+            self._address.release()
+        self._sockets.close()
+        self._log.info("server stopped")
+
+    def _add_services(self) -> tuple[str, ...]:
+        """Put the public services on the server and return their full names."""
+        settings, limits = self.settings, self.settings.limits
+        parts = RelayParts(
+            catalogue=self._catalogue,
+            admission=self._admission,
+            requests=self._requests,
+            workers=self._workers,
+            limits=RelayLimits(limits.max_request_s, limits.first_message_s),
+            log=self._log,
+        )
+        self._server.add_generic_rpc_handlers((Relay(methods_of(*RELAYED), parts),))
+        models = ModelService(self._catalogue, self._workers, self._admission, limits.unload_grace_s)
+        admin = AdminService(self._catalogue, self._requests, self._ring, self.drain, limits.drain_grace_s, self._log)
+        identity = ServerService(
+            secrets.token_hex(6), time.time(), settings.grpc.max_request_bytes, self._catalogue, self._workers
+        )
+        own: Iterable[tuple[ServiceDescriptor, object]] = (
+            (model_pb2.DESCRIPTOR.services_by_name["ModelService"], models),
+            (server_pb2.DESCRIPTOR.services_by_name["AdminService"], admin),
+            (server_pb2.DESCRIPTOR.services_by_name["ServerService"], identity),
+        )
+        for service, methods in own:
+            add_service(self._server, service, methods, self._log)
+        return tuple(service.full_name for service in (*RELAYED, *(service for service, _ in own)))
+
+
+@dataclass(slots=True)
+class _Stops:
+    """How often the process was asked to stop."""
+
+    first: asyncio.Event
+    second: asyncio.Event
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+
+    def ask(self) -> None:
+        if self.first.is_set():
+            self.second.set()
+        self.first.set()
+
+
+def _catalogue(settings: Settings, command: Command, log: FilteringBoundLogger) -> Catalogue:
+    describer = Describer(
+        Command((*command.argv, "describe"), command.environment),
+        settings.limits.describe_s,
+        log,
+        asyncio.Semaphore(MAX_AT_ONCE),
+    )
+    models = (
+        CatalogueModel(one.name, one.checkpoint, one.aliases, one.context_tokens, one.max_batch_rows, one.path)
+        for one in settings.models
+    )
+    try:
+        return Catalogue(models, describer.describe)
+    except ValueError as error:
+        raise SettingsError(f"models: {error}") from error
+
+
+def _workers(
+    settings: Settings, catalogue: Catalogue, sockets: SocketFolder, command: Command, log: FilteringBoundLogger
+) -> Workers:
+    told = settings.supervision
+    limits = BackOffLimits(
+        first_s=told.back_off_first_s,
+        longest_s=told.back_off_limit_s,
+        budget_crashes=told.crash_budget,
+        budget_window_s=told.crash_window_s,
+    )
+    starter = WorkerStarter(catalogue, settings, sockets, command, log)
+    return Workers(
+        [model.name for model in catalogue.models],
+        starter.start,
+        lambda name: stamp_of(catalogue.resolve(name).checkpoint),
+        limits,
+        log,
+    )
+
+
+def _options(settings: GrpcSettings) -> tuple[tuple[str, int], ...]:
+    """Return the library's options: what clients may send, and one port for one server."""
+    return (
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", settings.max_request_bytes),
+        ("grpc.max_send_message_length", settings.max_response_bytes),
+        ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
+        ("grpc.max_metadata_size", settings.max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", 2 * settings.max_metadata_bytes),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", round(settings.min_ping_interval_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", round(settings.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
+        ("grpc.http2.max_ping_strikes", 3),
+    )

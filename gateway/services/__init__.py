@@ -1,0 +1,1 @@
+"""The services that the gateway answers itself, one file each."""

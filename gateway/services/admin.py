@@ -1,0 +1,141 @@
+"""AdminService: the requests in flight, ending them, the log, and the drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import grpc.aio
+from pomona.v1 import server_pb2, worker_pb2, worker_pb2_grpc
+from structlog.typing import FilteringBoundLogger
+
+from gateway.catalogue import Catalogue
+from gateway.errors import CancelledByOperator, InvalidField, Violation
+from gateway.logs import LogLine, LogRing
+from gateway.model_status import Instance
+from gateway.requests import Request, Requests
+from gateway.services.strict import check_range
+from gateway.services.views import seconds_of, timestamp
+
+ASK_LIMIT_S = 0.5
+DEFAULT_PAST_LINES = 100
+MAX_PAST_LINES = 1000
+MAX_GRACE_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """How a drain ended: requests that finished, and those that were ended."""
+
+    completed: int
+    aborted: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminService:
+    """The methods of `pomona.v1.AdminService` that are built.
+
+    Attributes:
+        catalogue: which models there are.
+        requests: what is in flight.
+        ring: the log lines.
+        drain: stops admission and waits; takes the grace in seconds.
+        drain_grace_s: that grace where the caller does not say.
+        log: takes what operators do.
+    """
+
+    catalogue: Catalogue
+    requests: Requests
+    ring: LogRing
+    drain: Callable[[float], Awaitable[Drained]]
+    drain_grace_s: float
+    log: FilteringBoundLogger
+
+    async def ListRequests(self, request: server_pb2.ListRequestsRequest) -> server_pb2.ListRequestsResponse:  # noqa: N802
+        """Return the requests in flight; what only workers know is missing where one does not answer at once."""
+        model = self.catalogue.resolve(request.model).name if request.model else ""
+        held = [one for one in self.requests if not model or one.model == model]
+        instances = {one.instance for one in held if one.instance is not None}
+        known: dict[str, server_pb2.RequestInfo] = {}
+        for infos in await asyncio.gather(*(_ask(instance) for instance in instances)):
+            known.update(infos)
+        infos = [_info(one, known.get(one.key.request_id)) for one in held]
+        return server_pb2.ListRequestsResponse(requests=sorted(infos, key=lambda info: info.start_time.ToNanoseconds()))
+
+    async def CancelRequest(self, request: server_pb2.CancelRequestRequest) -> server_pb2.CancelRequestResponse:  # noqa: N802
+        """End the requests with this id; one that has finished already is no failure."""
+        if not request.request_id:
+            raise InvalidField((Violation("request_id", "is empty"),))
+        found = self.requests.find(request.request_id)
+        for one in found:
+            one.abort(CancelledByOperator(request.request_id))
+        if not found:
+            return server_pb2.CancelRequestResponse(outcome=server_pb2.CancelRequestResponse.OUTCOME_ALREADY_FINISHED)
+        self.log.info("request cancelled by operator", request_id=request.request_id)
+        return server_pb2.CancelRequestResponse(outcome=server_pb2.CancelRequestResponse.OUTCOME_CANCELLED)
+
+    async def DrainServer(self, request: server_pb2.DrainServerRequest) -> server_pb2.DrainServerResponse:  # noqa: N802
+        """Stop admission and wait for running requests; the server stays up and answers, but takes no work."""
+        grace_s = seconds_of(request.grace) if request.HasField("grace") else self.drain_grace_s
+        check_range("grace", grace_s, 0, MAX_GRACE_S)
+        drained = await self.drain(grace_s)
+        return server_pb2.DrainServerResponse(completed_requests=drained.completed, aborted_requests=drained.aborted)
+
+    async def StreamLogs(  # noqa: N802
+        self, request: server_pb2.StreamLogsRequest
+    ) -> AsyncIterator[server_pb2.StreamLogsResponse]:
+        """Yield past lines, then, on request, each new one until the caller ends the stream."""
+        count = request.past_lines if request.HasField("past_lines") else DEFAULT_PAST_LINES
+        check_range("past_lines", count, 0, MAX_PAST_LINES)
+        model = self.catalogue.resolve(request.model).name if request.model else ""
+        follower = self.ring.follow(model)
+        try:
+            for line in self.ring.past(count, model):
+                yield _line(line, 0)
+            if request.follow:
+                async for line, dropped in follower.lines():
+                    yield _line(line, dropped)
+        finally:
+            follower.close()
+
+
+async def _ask(instance: Instance) -> dict[str, server_pb2.RequestInfo]:
+    """Return what a worker says of its requests, by id; nothing where it does not answer in time."""
+    stub = worker_pb2_grpc.WorkerServiceStub(instance.channel)
+    call = stub.ListWorkerRequests(
+        worker_pb2.ListWorkerRequestsRequest(), metadata=(("x-pomona-secret", instance.secret),), timeout=ASK_LIMIT_S
+    )
+    try:
+        answer = await call
+    except grpc.aio.AioRpcError:
+        return {}
+    finally:
+        call.cancel()
+    return {info.request_id: info for info in answer.requests}
+
+
+def _info(request: Request, told: server_pb2.RequestInfo | None) -> server_pb2.RequestInfo:
+    info = server_pb2.RequestInfo(state=server_pb2.RequestInfo.STATE_QUEUED)
+    if told is not None:
+        info.CopyFrom(told)
+    if request.error is not None:
+        info.state = server_pb2.RequestInfo.STATE_CANCELLING
+    info.request_id = request.key.request_id
+    info.model = request.model
+    info.method = request.method.removeprefix("/")
+    info.principal = request.key.principal
+    info.start_time.CopyFrom(timestamp(request.start_time_s))
+    return info
+
+
+def _line(line: LogLine, dropped: int) -> server_pb2.StreamLogsResponse:
+    return server_pb2.StreamLogsResponse(
+        time=timestamp(line.time_s),
+        level=line.level,
+        model=line.model,
+        instance_id=line.instance_id,
+        message=line.event,
+        fields=line.fields,
+        dropped_lines=dropped,
+    )

@@ -1,0 +1,123 @@
+"""ModelService: the catalogue, the states of models, and loading and unloading."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pomona.v1 import model_pb2
+
+from gateway.admission import Admission
+from gateway.catalogue import Catalogue, CatalogueModel, is_name
+from gateway.errors import InvalidField, MalformedRequest, Violation
+from gateway.model_status import LoadOptions, ModelState, ModelStatus, WorkerPool
+from gateway.services.strict import check_range, refuse_set
+from gateway.services.views import seconds_of, view_of
+
+DEFAULT_PAGE = 100
+MAX_PAGE = 1000
+MAX_CONTEXT_TOKENS = 16_777_216
+MAX_BATCH_ROWS = 256
+MAX_GRACE_S = 86_400
+NOT_BUILT_OPTIONS = ("kv_scheme", "experts_mode", "expert_budget_bytes", "draft_model")
+NOT_BUILT_FIELDS = ("idle_ttl", "pinned", "allow_eviction")
+LOADED = frozenset({ModelState.ACTIVE, ModelState.DEGRADED, ModelState.DRAINING})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelService:
+    """The methods of `pomona.v1.ModelService` that are built, each over a request alone.
+
+    Attributes:
+        catalogue: which models there are.
+        workers: who loads them.
+        admission: says whether the server still takes work.
+        unload_grace_s: what UnloadModel grants running requests where the caller does not say.
+    """
+
+    catalogue: Catalogue
+    workers: WorkerPool
+    admission: Admission
+    unload_grace_s: float
+
+    async def ListModels(self, request: model_pb2.ListModelsRequest) -> model_pb2.ListModelsResponse:  # noqa: N802
+        """Return a page of the models, by name."""
+        check_range("page_size", request.page_size, 0, MAX_PAGE)
+        if request.page_token and not is_name(request.page_token):
+            raise InvalidField((Violation("page_token", "is not one that this server gave"),))
+        size = request.page_size or DEFAULT_PAGE
+        rest = [
+            model
+            for model in self.catalogue.models
+            if model.name > request.page_token and (not request.loaded_only or self._state(model).state in LOADED)
+        ]
+        token = rest[size - 1].name if len(rest) > size else ""
+        return model_pb2.ListModelsResponse(models=await self._views(rest[:size]), next_page_token=token)
+
+    async def GetModel(self, request: model_pb2.GetModelRequest) -> model_pb2.GetModelResponse:  # noqa: N802
+        """Return one model."""
+        return model_pb2.GetModelResponse(model=await self._view(self._resolve(request.model)))
+
+    async def WatchModels(  # noqa: N802
+        self, request: model_pb2.WatchModelsRequest
+    ) -> AsyncIterator[model_pb2.WatchModelsResponse]:
+        """Yield every model as it is, the end of that snapshot, then each change."""
+        models = [self._resolve(name) for name in request.models] or list(self.catalogue.models)
+        wanted = {model.name: model for model in models}
+        changes = self.workers.watch()
+        number = 0
+        for model in wanted.values():
+            yield model_pb2.WatchModelsResponse(event_number=number, updated=await self._view(model))
+            number += 1
+        yield model_pb2.WatchModelsResponse(event_number=number, snapshot_complete=model_pb2.SnapshotComplete())
+        async for status in changes:
+            if status.model in wanted:
+                number += 1
+                view = await view_of(wanted[status.model], status, self.catalogue)
+                yield model_pb2.WatchModelsResponse(event_number=number, updated=view)
+
+    async def LoadModel(self, request: model_pb2.LoadModelRequest) -> model_pb2.LoadModelResponse:  # noqa: N802
+        """Load a model, or join its load; a caller that goes away does not end it."""
+        refuse_set(request, *NOT_BUILT_FIELDS)
+        model = self._resolve(request.model)
+        options = _options(request) if request.HasField("options") else None
+        self.admission.check_open()
+        status = await self.workers.load(model.name, options, wait=not request.return_immediately)
+        return model_pb2.LoadModelResponse(model=await view_of(model, status, self.catalogue))
+
+    async def UnloadModel(self, request: model_pb2.UnloadModelRequest) -> model_pb2.UnloadModelResponse:  # noqa: N802
+        """Stop a model's worker; returns once its process is gone."""
+        model = self._resolve(request.model)
+        grace_s = seconds_of(request.grace) if request.HasField("grace") else self.unload_grace_s
+        check_range("grace", grace_s, 0, MAX_GRACE_S)
+        freed_bytes = await self.workers.unload(model.name, grace_s)
+        return model_pb2.UnloadModelResponse(model=await self._view(model), freed_bytes=freed_bytes)
+
+    def _resolve(self, name: str) -> CatalogueModel:
+        if not name:
+            raise MalformedRequest("it names no model")
+        if not is_name(name):
+            raise InvalidField((Violation("model", "is not the name of a model"),))
+        return self.catalogue.resolve(name)
+
+    def _state(self, model: CatalogueModel) -> ModelStatus:
+        return self.workers.state(model.name)
+
+    async def _view(self, model: CatalogueModel) -> model_pb2.Model:
+        return await view_of(model, self._state(model), self.catalogue)
+
+    async def _views(self, models: Iterable[CatalogueModel]) -> list[model_pb2.Model]:
+        return list(await asyncio.gather(*(self._view(model) for model in models)))
+
+
+def _options(request: model_pb2.LoadModelRequest) -> LoadOptions:
+    refuse_set(request.options, *NOT_BUILT_OPTIONS, prefix="options.")
+    limits: dict[str, int] = {"context_tokens": MAX_CONTEXT_TOKENS, "max_batch_rows": MAX_BATCH_ROWS}
+    given: dict[str, Any] = {}
+    for name, most in limits.items():
+        if request.options.HasField(name):  # pyright: ignore[reportArgumentType] - a literal for its stub
+            given[name] = getattr(request.options, name)
+            check_range(f"options.{name}", given[name], 1, most)
+    return LoadOptions(**given)

@@ -1,0 +1,64 @@
+"""ServerService: what this server is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import metadata
+
+from pomona.v1 import server_pb2
+
+from gateway.catalogue import Catalogue
+from gateway.model_status import WorkerPool
+from gateway.services.views import timestamp
+
+SCHEMA_REVISION = 1
+MINIMUM_CLIENT_REVISION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerService:
+    """The methods of `pomona.v1.ServerService` that are built.
+
+    Attributes:
+        instance_id: new for every start of the server.
+        start_time_s: when it started, seconds since 1970.
+        max_request_bytes: largest message that it takes.
+        catalogue: which models there are.
+        workers: what their workers said of the device.
+    """
+
+    instance_id: str
+    start_time_s: float
+    max_request_bytes: int
+    catalogue: Catalogue
+    workers: WorkerPool
+
+    async def GetServerInfo(  # noqa: N802
+        self,
+        request: server_pb2.GetServerInfoRequest,  # noqa: ARG002 - it has no fields
+    ) -> server_pb2.GetServerInfoResponse:
+        """Return version, schema revision, device and limits; the device is known once a model was loaded."""
+        return server_pb2.GetServerInfoResponse(
+            version=_version("pomona"),
+            schema_revision=SCHEMA_REVISION,
+            minimum_client_revision=MINIMUM_CLIENT_REVISION,
+            instance_id=self.instance_id,
+            start_time=timestamp(self.start_time_s),
+            device=self._device(),
+            memory_total_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            max_request_bytes=self.max_request_bytes,
+            mlx_version=_version("mlx"),
+        )
+
+    def _device(self) -> str:
+        facts = (self.workers.state(model.name).facts for model in self.catalogue.models)
+        return next((one.runtime.device for one in facts if one is not None and one.runtime.device), "")
+
+
+def _version(distribution: str) -> str:
+    """Return what is installed, without importing it; empty where it is not."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""

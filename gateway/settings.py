@@ -1,0 +1,288 @@
+"""All settings of the gateway: one frozen tree from a TOML file, POMONA_* variables and flags.
+
+Flags win over variables, variables over the file. A variable names its section with two underscores:
+`POMONA_LIMITS__MAX_REQUESTS=100`. A key that nothing reads is refused by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+PREFIX = "POMONA_"
+SECTION = "__"
+MIB = 1024 * 1024
+
+
+class SettingsError(Exception):
+    """Raised when the settings cannot be read or a value in them is wrong; the text has a line for each."""
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+class _Section(BaseModel):
+    """A part of the tree: frozen, and strict about its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSettings(_Section):
+    """One model that clients may ask for."""
+
+    name: Annotated[str, Field(description="Canonical name, `name` or `organisation/name`. Required.")]
+    checkpoint: Annotated[
+        Path,
+        AfterValidator(_absolute),
+        Field(description="Its folder or GGUF file; a relative path starts at the current folder. Required."),
+    ]
+    aliases: Annotated[tuple[str, ...], Field(description="Other names for it. Default: none.")] = ()
+    context_tokens: Annotated[
+        int | None,
+        Field(ge=16, le=16_777_216, description="Prompt and answer together, in tokens. Default: the checkpoint's."),
+    ] = None
+    max_batch_rows: Annotated[
+        int, Field(ge=1, le=256, description="Requests that run side by side, 1 to 256. Default: 4.")
+    ] = 4
+    path: Annotated[
+        Literal["fast", "reference"],
+        Field(description="`fast` is what is served; `reference` is bit-equal to mlx-lm. Default: fast."),
+    ] = "fast"
+
+
+class GrpcSettings(_Section):
+    """What clients may send, and how connections are kept."""
+
+    max_request_bytes: Annotated[
+        int, Field(ge=1024, le=1024 * MIB, description="Largest message from a client, in bytes. Default: 16 MiB.")
+    ] = 16 * MIB
+    max_response_bytes: Annotated[
+        int, Field(ge=1024, le=1024 * MIB, description="Largest message to a client, in bytes. Default: 16 MiB.")
+    ] = 16 * MIB
+    max_metadata_bytes: Annotated[
+        int, Field(ge=1024, le=MIB, description="Largest metadata of a request, in bytes. Default: 16 KiB.")
+    ] = 16 * 1024
+    max_concurrent_streams: Annotated[
+        int, Field(ge=1, le=100_000, description="Open RPCs of one connection. Default: 256.")
+    ] = 256
+    min_ping_interval_s: Annotated[
+        float, Field(ge=1, le=3600, description="Clients that ping more often are cut off, in seconds. Default: 20.")
+    ] = 20.0
+    keepalive_s: Annotated[
+        float, Field(ge=1, le=86_400, description="How often a quiet connection is pinged, in seconds. Default: 60.")
+    ] = 60.0
+    keepalive_timeout_s: Annotated[
+        float, Field(ge=1, le=3600, description="How long a ping may stay unanswered, in seconds. Default: 20.")
+    ] = 20.0
+
+
+class LimitSettings(_Section):
+    """How many requests are taken, and how long each may last."""
+
+    max_requests: Annotated[
+        int, Field(ge=1, le=100_000, description="Requests in flight in the whole server. Default: 256.")
+    ] = 256
+    max_requests_per_model: Annotated[
+        int, Field(ge=1, le=100_000, description="Requests in flight of one model. Default: 64.")
+    ] = 64
+    max_waiting: Annotated[
+        int, Field(ge=0, le=100_000, description="Requests that wait for one of those places. Default: 64.")
+    ] = 64
+    max_wait_s: Annotated[
+        float, Field(ge=0, le=3600, description="How long a request waits for a place, in seconds. Default: 30.")
+    ] = 30.0
+    max_request_s: Annotated[
+        float, Field(ge=1, le=86_400, description="How long a request may last, in seconds. Default: 3600.")
+    ] = 3600.0
+    first_message_s: Annotated[
+        float, Field(gt=0, le=3600, description="How long a client's stream may stay empty, in seconds. Default: 30.")
+    ] = 30.0
+    drain_grace_s: Annotated[
+        float,
+        Field(ge=0, le=86_400, description="How long a stop waits for running requests, in seconds. Default: 30."),
+    ] = 30.0
+    short_grace_s: Annotated[
+        float, Field(ge=0, le=86_400, description="What a second stop signal cuts that to, in seconds. Default: 1.")
+    ] = 1.0
+    unload_grace_s: Annotated[
+        float, Field(ge=0, le=86_400, description="How long UnloadModel waits for requests, in seconds. Default: 30.")
+    ] = 30.0
+    describe_s: Annotated[
+        float,
+        Field(gt=0, le=600, description="How long reading a checkpoint's headers may take, in seconds. Default: 30."),
+    ] = 30.0
+
+
+class WorkerDefaults(_Section):
+    """What every worker is told."""
+
+    max_queue_requests: Annotated[
+        int, Field(ge=1, le=100_000, description="Requests that wait inside a worker. Default: 64.")
+    ] = 64
+    prefill_chunk_tokens: Annotated[
+        int, Field(ge=16, le=65_536, description="Prompt tokens in one step of the fast path. Default: 512.")
+    ] = 512
+    outbox_bytes: Annotated[
+        int, Field(ge=1024, le=256 * MIB, description="What waits for a slow reader, in bytes. Default: 256 KiB.")
+    ] = 256 * 1024
+    slow_reader_s: Annotated[
+        float, Field(gt=0, le=3600, description="How long a reader may stand still, in seconds. Default: 30.")
+    ] = 30.0
+    template_timeout_s: Annotated[
+        float, Field(gt=0, le=600, description="How long a chat template may run, in seconds. Default: 5.")
+    ] = 5.0
+    compute_threads: Annotated[
+        int | None, Field(ge=1, le=1024, description="Threads of the CPU backend. Default: one for each core.")
+    ] = None
+
+
+class SupervisionSettings(_Section):
+    """When a worker counts as lost, and how it is started again and stopped."""
+
+    handshake_s: Annotated[
+        float, Field(gt=0, le=600, description="From the start of a process to its answer, in seconds. Default: 30.")
+    ] = 30.0
+    heartbeat_s: Annotated[
+        float, Field(ge=0.02, le=60, description="How often a worker reports, in seconds. Default: 1.")
+    ] = 1.0
+    suspect_after: Annotated[
+        int, Field(ge=1, le=1000, description="Missed reports until it gets no new work. Default: 3.")
+    ] = 3
+    lost_after: Annotated[
+        int, Field(ge=1, le=1000, description="Missed reports until it is given up. Default: 10.")
+    ] = 10
+    load_stall_s: Annotated[
+        float, Field(gt=0, le=3600, description="How long a load may stand still, in seconds. Default: 30.")
+    ] = 30.0
+    compute_stall_s: Annotated[
+        float, Field(gt=0, le=3600, description="How long work may stand still, in seconds. Default: 60.")
+    ] = 60.0
+    back_off_first_s: Annotated[
+        float, Field(gt=0, le=3600, description="The pause after the first crash, in seconds. Default: 0.5.")
+    ] = 0.5
+    back_off_limit_s: Annotated[
+        float, Field(gt=0, le=3600, description="The longest pause, in seconds. Default: 30.")
+    ] = 30.0
+    crash_budget: Annotated[
+        int, Field(ge=1, le=1000, description="Crashes within the window until a model is FAILED. Default: 5.")
+    ] = 5
+    crash_window_s: Annotated[
+        float, Field(gt=0, le=86_400, description="The window of the budget, in seconds. Default: 600.")
+    ] = 600.0
+    stop_grace_s: Annotated[
+        float, Field(ge=0, le=3600, description="From Shutdown's end to SIGTERM, in seconds. Default: 5.")
+    ] = 5.0
+    term_s: Annotated[
+        float, Field(ge=0, le=3600, description="From SIGTERM to the next step, in seconds. Default: 10.")
+    ] = 10.0
+    dump_s: Annotated[
+        float, Field(ge=0, le=3600, description="From the stack dump to SIGKILL, in seconds. Default: 5.")
+    ] = 5.0
+
+
+class LogSettings(_Section):
+    """What is logged, and how."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Field(description="The least that is logged. Default: info."),
+    ] = "info"
+    format: Annotated[
+        Literal["json", "console"], Field(description="Lines for programs or for people. Default: console.")
+    ] = "console"
+    kept_lines: Annotated[
+        int, Field(ge=1, le=100_000, description="Past lines that StreamLogs can give. Default: 1000.")
+    ] = 1000
+
+
+class Settings(BaseSettings):
+    """The whole tree."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=SECTION, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    listen: Annotated[
+        str,
+        Field(description="`HOST:PORT` (a loopback host; port 0 picks one) or `unix:PATH`. Default: 127.0.0.1:50051."),
+    ] = "127.0.0.1:50051"
+    models: Annotated[tuple[ModelSettings, ...], Field(description="The catalogue. Default: no model.")] = ()
+    grpc: Annotated[GrpcSettings, Field(description="Messages and connections.")] = GrpcSettings()
+    limits: Annotated[LimitSettings, Field(description="Requests.")] = LimitSettings()
+    worker: Annotated[WorkerDefaults, Field(description="What every worker is told.")] = WorkerDefaults()
+    supervision: Annotated[SupervisionSettings, Field(description="Life and death of workers.")] = SupervisionSettings()
+    logs: Annotated[LogSettings, Field(description="Log lines.")] = LogSettings()
+
+
+def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Merge the file, the variables and the flags into one checked tree.
+
+    Args:
+        file: a TOML file.
+        flags: the tree's keys, nested; models of flags and variables join those of the file, by name.
+
+    Raises:
+        SettingsError: the file cannot be read, a key is not known, or a value is out of its range.
+    """
+    _refuse_unknown_variables(os.environ)
+    merged: dict[str, Any] = {}
+    for source in (_read(file), EnvSettingsSource(Settings)(), flags or {}):
+        merged = _merged(merged, source)
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        lines = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
+        raise SettingsError("\n".join(lines)) from None
+
+
+def process_environment() -> dict[str, str]:
+    """Return this process's environment, for whoever starts another process."""
+    return dict(os.environ)
+
+
+def _read(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: it cannot be read") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{file}: {error}") from error
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `below` with what `above` says instead; sections and models merge."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if key == "models" and old:
+            result[key] = list({_name(model): model for model in (*old, *value)}.values())
+        elif isinstance(old, dict) and isinstance(value, Mapping):
+            result[key] = _merged(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", value))
+        else:
+            result[key] = value
+    return result
+
+
+def _name(model: Any) -> object:
+    """Return what a raw model is called; one without a name stays apart, to be refused later."""
+    try:
+        return model["name"]
+    except (TypeError, KeyError):
+        return id(model)
+
+
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    """Refuse a variable of a section that there is not; plain POMONA_ names are other tools' too."""
+    for name in environment:
+        section, found, _ = name.removeprefix(PREFIX).partition(SECTION)
+        if name.startswith(PREFIX) and found and section.lower() not in Settings.model_fields:
+            raise SettingsError(f"{name}: there is no section {section.lower()}")

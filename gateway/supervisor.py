@@ -1,0 +1,266 @@
+"""The life of one worker process: spawn, handshake, readiness, heartbeat, and the ladder that ends it.
+
+A supervisor owns its process from the spawn to the reaping and tells what happens as events of `gateway.lifecycle`;
+`Exited` is always the last of them and always comes.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pomona.v1 import server_pb2, worker_pb2
+from structlog.typing import FilteringBoundLogger
+
+from gateway.errors import GatewayError, ModelLoadFailed, load_error
+from gateway.footprint import footprint_bytes
+from gateway.lifecycle import Event, Exited, Progressed, Ready, Recovered, Suspected
+from gateway.model_status import Exit, ExitCause, Instance, LoadProgress, ModelState
+from gateway.process import Child, ChildExit, Command, ProcessError, spawn
+from gateway.sockets import SocketFolder
+from gateway.stop_ladder import StopLimits, ask_to_end, dump_stacks, force_to_end
+from gateway.vitals import Beat, Verdict, VitalLimits, Vitals
+from gateway.worker_lines import json_object, line_logger
+from gateway.worker_link import LinkError, WorkerLink, WrongWorkerError
+
+LOAD_FAILED_CODE = 3
+FOOTPRINT_LIMIT_S = 2.0
+CLOSE_GRACE_S = 1.0
+END_KNOWN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start, and as which model.
+
+    Attributes:
+        model: canonical name.
+        command: the worker's program and environment.
+        settings: the worker's settings but for the three that differ by instance.
+        sockets: where it is to listen.
+        vital_limits: how long it may be silent.
+        stop_limits: how long it may take to end.
+    """
+
+    model: str
+    command: Command
+    settings: Mapping[str, Any]
+    sockets: SocketFolder
+    vital_limits: VitalLimits = field(default_factory=VitalLimits)
+    stop_limits: StopLimits = field(default_factory=StopLimits)
+
+
+class Supervisor:
+    """Starts one worker and sees to it until it is gone.
+
+    Args:
+        launch: what to start.
+        post: takes each event, on the event loop.
+        log: bound to the model.
+        now: monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        post: Callable[[Event], None],
+        log: FilteringBoundLogger,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.instance_id = secrets.token_hex(6)
+        self.start_time_s = time.time()
+        self.instance: Instance | None = None
+        self.stats = server_pb2.ModelStats()
+        self.freed_bytes = 0
+        self._launch = launch
+        self._post = post
+        self._now = now
+        self._log = log.bind(instance_id=self.instance_id)
+        self._vitals = Vitals(launch.vital_limits, now())
+        self._progress = LoadProgress()
+        self._failure: GatewayError | None = None
+        self._is_linked = self._is_ready = self._is_suspect = False
+        loop = asyncio.get_running_loop()
+        self._stop_asked: asyncio.Future[None] = loop.create_future()
+        self._fault: asyncio.Future[str] = loop.create_future()
+        self._exit: asyncio.Future[Exit] = loop.create_future()
+        self._task = loop.create_task(self._run(), name=f"supervise {launch.model} {self.instance_id}")
+
+    @property
+    def longest_stop_s(self) -> float:
+        """How long the whole stop ladder can take, in seconds."""
+        limits = self._launch.stop_limits
+        rungs_s = limits.dump_s + limits.terminate_s + limits.interrupt_s + limits.reap_s + limits.own_end_s
+        return FOOTPRINT_LIMIT_S + CLOSE_GRACE_S + 2 * limits.shutdown_s + rungs_s
+
+    def stop(self) -> None:
+        """Begin to end the worker; `Exited` tells when it is gone."""
+        if not self._stop_asked.done():
+            self._stop_asked.set_result(None)
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait until nothing of the worker is left; what is left past the limit is killed."""
+        _, waiting = await asyncio.wait([self._task], timeout=timeout_s)
+        if waiting:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=self._launch.stop_limits.reap_s)
+
+    async def _run(self) -> None:
+        ended = Exit(ExitCause.DIED, last_words=("the worker could not be started",))
+        socket = self._launch.sockets.socket_path(self.instance_id)
+        secret = secrets.token_hex(16)
+        try:
+            child = self._spawn(socket, secret)
+        except ProcessError as error:
+            self._log.error("worker not started", problem=str(error))
+            self._post(Exited(ended))
+            return
+        link = WorkerLink(socket, secret)
+        self.instance = Instance(self.instance_id, child.pid, link.channel, secret, self._exit)
+        child.exit.add_done_callback(self._resolve_exit)
+        try:
+            ended = await self._supervise(child, link)
+        finally:
+            child.signal_group(signal.SIGKILL)
+            self._post(Exited(ended, self._failure))
+            socket.unlink(missing_ok=True)
+            await link.close(CLOSE_GRACE_S)
+
+    def _spawn(self, socket: Path, secret: str) -> Child:
+        own = {"instance_id": self.instance_id, "socket": str(socket), "secret": secret}
+        child = spawn(
+            self._launch.command, json.dumps({**self._launch.settings, **own}).encode(), line_logger(self._log)
+        )
+        self._log.info("worker started", pid=child.pid)
+        return child
+
+    async def _supervise(self, child: Child, link: WorkerLink) -> Exit:
+        watcher = asyncio.create_task(self._watch(child, link))
+        try:
+            cause, problem = await self._until_over(child)
+            is_gone = await self._end(child, link, cause)
+        finally:
+            watcher.cancel()
+        if not is_gone:
+            problem = "the worker could not be killed"
+            self._failure = ModelLoadFailed(self._launch.model, problem)
+        ended = child.exit.result() if is_gone else ChildExit(None, None)
+        if ended.code == LOAD_FAILED_CODE and self._failure is None:
+            self._failure = _failure_in(self._launch.model, ended.last_lines)
+        words = (*ended.last_lines, problem) if problem else ended.last_lines
+        return Exit(cause, ended.signal, ended.code, words)
+
+    async def _until_over(self, child: Child) -> tuple[ExitCause, str]:
+        """Watch until the worker has ended or must end; say why, and what was wrong with it if it still runs."""
+        pause_s = self._launch.vital_limits.heartbeat_s / 2
+        ends = child.exit, self._stop_asked, self._fault
+        while True:
+            done, _ = await asyncio.wait(ends, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._stop_asked in done:
+                return ExitCause.UNLOADED, ""
+            if self._fault in done and child.exit not in done:
+                return ExitCause.DIED, self._fault.result()
+            if child.exit in done:
+                return ExitCause.DIED, ""
+            verdict = self._vitals.judge(self._now())
+            if verdict not in {Verdict.FINE, Verdict.SUSPECT}:
+                return ExitCause.STALLED, verdict.value
+            self._suspect(verdict is Verdict.SUSPECT)
+
+    async def _end(self, child: Child, link: WorkerLink, cause: ExitCause) -> bool:
+        """Bring the worker to its end; say whether it is gone."""
+        limits = self._launch.stop_limits
+        held_bytes = 0
+        if cause is ExitCause.STALLED:
+            self._log.warning("worker stalled", pid=child.pid)
+            self._give_up(Exit(cause))
+            await dump_stacks(child, limits)
+        elif cause is ExitCause.UNLOADED:
+            held_bytes = await _footprint(child.pid)
+            if self._is_linked:
+                await ask_to_end(child, link, limits)
+        elif self._failure is not None:
+            await child.wait(limits.own_end_s)
+        is_gone = child.exit.done() or await force_to_end(child, limits)
+        self.freed_bytes = held_bytes if is_gone else 0
+        return is_gone
+
+    async def _watch(self, child: Child, link: WorkerLink) -> None:
+        limits = self._launch.vital_limits
+        try:
+            await link.handshake(self.instance_id, self._launch.model, limits.handshake_s)
+        except WrongWorkerError as error:
+            self._report_fault(str(error))
+            return
+        except LinkError as error:
+            await child.wait(END_KNOWN_S)  # A line that breaks off is most often a worker that ends.
+            self._report_fault(str(error))
+            return
+        self._is_linked = True
+        while True:
+            try:
+                async with contextlib.aclosing(link.watch(limits.heartbeat_s)) as reports:
+                    async for report in reports:
+                        self._take(report)
+            except LinkError as error:
+                self._log.debug("heartbeat broke off", problem=str(error))
+            await asyncio.sleep(limits.heartbeat_s)
+
+    def _take(self, report: worker_pb2.WatchWorkerResponse) -> None:
+        load = report.load_progress
+        progress = LoadProgress(load.phase, load.bytes_done, load.bytes_total)
+        is_active = report.state == ModelState.ACTIVE
+        self._is_ready, was_ready = self._is_ready or is_active, self._is_ready
+        self.stats = report.stats
+        running = report.stats.running_requests
+        beat = Beat(self._is_ready, (load.phase, load.bytes_done), report.compute_ticks_total, running)
+        self._vitals.beat(beat, self._now())
+        if report.state == ModelState.FAILED:
+            said = report.failure
+            self._failure = load_error(self._launch.model, said.reason, said.message, said.metadata)
+            self._report_fault("")
+        elif self._is_ready and not was_ready:
+            self._post(Ready(report.model))
+        elif not self._is_ready and progress != self._progress:
+            self._progress = progress
+            self._post(Progressed(progress))
+
+    def _report_fault(self, problem: str) -> None:
+        if not self._fault.done():
+            self._fault.set_result(problem)
+
+    def _suspect(self, is_suspect: bool) -> None:
+        if is_suspect != self._is_suspect:
+            self._is_suspect = is_suspect
+            self._post(Suspected() if is_suspect else Recovered())
+
+    def _resolve_exit(self, child_exit: asyncio.Future[ChildExit]) -> None:
+        ended = child_exit.result()
+        cause = ExitCause.UNLOADED if self._stop_asked.done() else ExitCause.DIED
+        self._give_up(Exit(cause, ended.signal, ended.code, ended.last_lines))
+
+    def _give_up(self, ended: Exit) -> None:
+        if not self._exit.done():
+            self._exit.set_result(ended)
+
+
+async def _footprint(pid: int) -> int:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FOOTPRINT_LIMIT_S):
+            return await asyncio.to_thread(footprint_bytes, pid) or 0
+    return 0
+
+
+def _failure_in(model: str, last_lines: tuple[str, ...]) -> GatewayError:
+    """Return the failure that a worker wrote as its last line, for when its report did not arrive."""
+    said = json_object(last_lines[-1]) if last_lines else {}
+    if not {"reason", "message"} <= said.keys():
+        return ModelLoadFailed(model, "its worker did not say why.")
+    facts = {key: str(value) for key, value in json_object(json.dumps(said.get("metadata"))).items()}
+    return load_error(model, str(said["reason"]), str(said["message"]), facts)

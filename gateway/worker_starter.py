@@ -1,0 +1,89 @@
+"""Turns a model of the catalogue into a running worker: its command, its environment, its settings."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.catalogue import Catalogue
+from gateway.lifecycle import Event
+from gateway.model_status import LoadOptions
+from gateway.process import Command
+from gateway.settings import Settings
+from gateway.sockets import SocketFolder
+from gateway.stop_ladder import StopLimits
+from gateway.supervisor import Launch, Supervisor
+from gateway.vitals import VitalLimits
+
+PASSED_NAMES = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
+PASSED_PREFIXES = ("LC_", "OPENBLAS_", "OMP_")
+
+
+def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a worker may see of this process's environment."""
+    passed = {
+        name: value for name, value in environment.items() if name in PASSED_NAMES or name.startswith(PASSED_PREFIXES)
+    }
+    return passed | {"PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarter:
+    """Starts workers as the settings say.
+
+    Attributes:
+        catalogue: where models are.
+        settings: what every worker is told, and how long it may take.
+        sockets: where workers listen.
+        command: the worker's program and environment.
+        log: takes the lines that workers print.
+    """
+
+    catalogue: Catalogue
+    settings: Settings
+    sockets: SocketFolder
+    command: Command
+    log: FilteringBoundLogger
+
+    def start(self, model: str, options: LoadOptions, post: Callable[[Event], None]) -> Supervisor:
+        """Start a worker for `model`; what happens to it goes to `post`."""
+        launch = Launch(
+            model=model,
+            command=self.command,
+            settings=self._worker_settings(model, options),
+            sockets=self.sockets,
+            vital_limits=self._vital_limits(),
+            stop_limits=self._stop_limits(),
+        )
+        return Supervisor(launch, post, self.log.bind(model=model), time.monotonic)
+
+    def _worker_settings(self, model: str, options: LoadOptions) -> dict[str, Any]:
+        entry = self.catalogue.resolve(model)
+        return {
+            "model": entry.name,
+            "checkpoint": str(entry.checkpoint),
+            "path": entry.path,
+            "context_tokens": options.context_tokens or entry.context_tokens,
+            "max_batch_rows": options.max_batch_rows or entry.max_batch_rows,
+            "max_request_bytes": self.settings.grpc.max_request_bytes,
+            "max_response_bytes": self.settings.grpc.max_response_bytes,
+            "log_level": self.settings.logs.level,
+            **self.settings.worker.model_dump(),
+        }
+
+    def _vital_limits(self) -> VitalLimits:
+        told = self.settings.supervision
+        return VitalLimits(
+            handshake_s=told.handshake_s,
+            heartbeat_s=told.heartbeat_s,
+            suspect_after=told.suspect_after,
+            lost_after=told.lost_after,
+            load_stall_s=told.load_stall_s,
+            compute_stall_s=told.compute_stall_s,
+        )
+
+    def _stop_limits(self) -> StopLimits:
+        told = self.settings.supervision
+        return StopLimits(shutdown_s=told.stop_grace_s, terminate_s=told.term_s, interrupt_s=told.dump_s)

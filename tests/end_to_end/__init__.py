@@ -1,0 +1,1 @@
+"""Whole processes over real sockets."""

@@ -1,0 +1,37 @@
+"""The list of verbs and what it costs to start."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from gateway.cli.app import VERBS
+
+from .conftest import Run
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_every_verb_begins_with_its_line_in_the_list(run: Run, name: str) -> None:
+    verb = VERBS[name]
+    function = getattr(importlib.import_module(f"gateway.cli.{verb.module}"), verb.function)
+    assert (inspect.getdoc(function) or "").splitlines()[0] == verb.line
+    result = run(name, "--help")
+    assert (result.exit_code, verb.line in result.stdout) == (0, True)
+
+
+def test_list_of_verbs_is_printed_without_importing_grpc_or_the_server() -> None:
+    code = (
+        "import sys; from gateway.cli.app import app; app(['--help'], standalone_mode=False); "
+        "print([m for m in sys.modules if m in ('grpc', 'google.protobuf', 'pydantic', 'structlog', 'gateway.server')])"
+    )
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert result.stdout.splitlines()[-1] == "[]"
+    assert "chat" in result.stdout
+
+
+def test_verb_that_is_unknown_is_a_usage_error_with_a_suggestion(run: Run) -> None:
+    result = run("modles")
+    assert result.exit_code == 2
+    assert "models" in result.stderr

@@ -1,0 +1,148 @@
+"""`models`, `show`, `load` and `unload`."""
+
+import json
+import signal
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from pomona.v1 import common_pb2
+from pomona.v1 import model_pb2 as m
+
+from tests.support.scripted_server import Fail, Hold, ScriptedServer
+
+from .conftest import Run, start
+
+
+def smollm(state: m.ModelState.ValueType = m.MODEL_STATE_ACTIVE) -> m.Model:
+    return m.Model(
+        model="smollm2",
+        state=state,
+        architecture="llama",
+        quantization="q4_1",
+        tasks=[m.Model.TASK_GENERATE],
+        memory=m.MemoryUse(footprint_bytes=98_200_000),
+        last_used_time=Timestamp(seconds=1_700_000_000),
+        limits=m.ModelLimits(max_context_tokens=8192, default_idle_timeout=Duration(seconds=90)),
+        generation=m.GenerationCapabilities(logprobs=False),
+    )
+
+
+def failed() -> m.Model:
+    failure = common_pb2.Failure(code=9, reason="MODEL_LOAD_FAILED", message="config.json has no hidden_size")
+    return m.Model(model="broken", state=m.MODEL_STATE_FAILED, failure=failure)
+
+
+def loading(phase: str, done: int) -> m.WatchModelsResponse:
+    progress = m.LoadProgress(phase=phase, bytes_done=done, bytes_total=100)
+    return m.WatchModelsResponse(updated=m.Model(model="smollm2", state=m.MODEL_STATE_LOADING, load_progress=progress))
+
+
+def test_models_are_listed_in_columns(server: ScriptedServer, run: Run) -> None:
+    server.scripts["ListModels"] = [m.ListModelsResponse(models=[smollm(), failed()])]
+    result = run("models")
+    heading, first, second = result.stdout.splitlines()
+    assert heading.split() == ["MODEL", "STATE", "ARCHITECTURE", "QUANTIZATION", "TASKS", "MEMORY", "LAST", "USED"]
+    assert first.split() == ["smollm2", "active", "llama", "q4_1", "generate", "98.2", "MB", "2023-11-14", "22:13:20Z"]
+    assert second.split() == ["broken", "failed"]
+    assert result.stderr == "broken: MODEL_LOAD_FAILED config.json has no hidden_size\n"
+
+
+def test_all_pages_are_read(server: ScriptedServer, run: Run) -> None:
+    pages = {
+        "": m.ListModelsResponse(models=[smollm()], next_page_token="2"),
+        "2": m.ListModelsResponse(models=[failed()]),
+    }
+    server.scripts["ListModels"] = lambda request: [pages[request.page_token]]
+    document = json.loads(run("models", "--json").stdout)
+    assert [model["model"] for model in document["models"]] == ["smollm2", "broken"]
+    assert document["models"][1]["state"] == "MODEL_STATE_FAILED"
+    assert document["models"][1]["tasks"] == []
+
+
+def test_state_of_a_newer_server_is_shown_as_a_number(server: ScriptedServer, run: Run) -> None:
+    server.scripts["ListModels"] = [m.ListModelsResponse(models=[m.Model.FromString(b"\x0a\x01x\x40\x63")])]
+    assert run("models").stdout.splitlines()[1].split() == ["x", "99"]
+
+
+def test_model_is_shown_with_units(server: ScriptedServer, run: Run) -> None:
+    server.scripts["GetModel"] = [m.GetModelResponse(model=smollm())]
+    shown = run("show", "smollm2").stdout
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "limits max context tokens 8192" in lines
+    assert "default idle timeout 90 s" in lines
+    assert "generation logprobs no" in lines
+    assert "memory footprint 98.2 MB" in lines
+
+
+def test_model_is_loaded_with_the_options_given(server: ScriptedServer, run: Run) -> None:
+    server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm())]
+    result = run("load", "smollm2", "--context-tokens", "512", "--max-batch-rows", "2")
+    assert (result.exit_code, result.stdout) == (0, "smollm2 is active\n")
+    options = m.LoadOptions(context_tokens=512, max_batch_rows=2)
+    assert server.call("LoadModel").request == m.LoadModelRequest(model="smollm2", options=options)
+
+
+def test_phases_of_a_load_are_told_while_it_runs(server: ScriptedServer) -> None:
+    seen = Hold()
+    server.scripts["WatchModels"] = [loading("reading", 10), loading("reading", 50), loading("warming up", 100), Hold()]
+    server.scripts["LoadModel"] = [seen, m.LoadModelResponse(model=smollm())]
+    with start("load", "smollm2", "--server", server.address) as process:
+        assert process.stderr is not None
+        assert [process.stderr.readline() for _ in range(2)] == ["smollm2: reading\n", "smollm2: warming up\n"]
+        seen.until.set()
+        output, errors = process.communicate(timeout=10)
+    assert (process.returncode, output, errors) == (0, "smollm2 is active\n", "")
+    assert server.call("WatchModels").is_ended_by_client.wait(5)
+
+
+def test_load_needs_no_progress_to_succeed(server: ScriptedServer, run: Run) -> None:
+    server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm())]
+    assert run("load", "smollm2").exit_code == 0
+
+
+def test_load_that_fails_tells_why(server: ScriptedServer, run: Run) -> None:
+    server.scripts["WatchModels"] = [loading("reading", 10), Hold()]
+    server.scripts["LoadModel"] = [Fail(grpc.StatusCode.FAILED_PRECONDITION, "no hidden_size", "CHECKPOINT_REJECTED")]
+    result = run("load", "smollm2")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "error: FAILED_PRECONDITION CHECKPOINT_REJECTED: no hidden_size"
+
+
+def test_load_need_not_be_waited_for(server: ScriptedServer, run: Run) -> None:
+    server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm(m.MODEL_STATE_LOADING))]
+    assert run("load", "smollm2", "--no-wait").stdout == "smollm2 is loading\n"
+    assert server.call("LoadModel").request.return_immediately
+    assert [call.method for call in server.calls] == ["LoadModel"]
+
+
+def test_loaded_model_is_printed_for_a_program(server: ScriptedServer, run: Run) -> None:
+    server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm())]
+    result = run("load", "smollm2", "--json")
+    assert (json.loads(result.stdout)["state"], result.stderr) == ("MODEL_STATE_ACTIVE", "")
+
+
+def test_ctrl_c_stops_waiting_and_says_that_the_load_goes_on(server: ScriptedServer) -> None:
+    server.scripts["WatchModels"] = [loading("reading", 10), Hold()]
+    server.scripts["LoadModel"] = [Hold()]
+    with start("load", "smollm2", "--server", server.address) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "smollm2: reading\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert errors == "the server goes on loading smollm2; to stop it: pomona unload smollm2\n"
+
+
+def test_unload_tells_what_it_freed(server: ScriptedServer, run: Run) -> None:
+    unloaded = m.UnloadModelResponse(model=smollm(m.MODEL_STATE_UNLOADED), freed_bytes=98_200_000)
+    server.scripts["UnloadModel"] = [unloaded]
+    assert run("unload", "smollm2", "--grace", "1.5").stdout == "smollm2 is unloaded, 98.2 MB freed\n"
+    grace = Duration(seconds=1, nanos=500_000_000)
+    assert server.call("UnloadModel").request == m.UnloadModelRequest(model="smollm2", grace=grace)
+
+
+@pytest.mark.parametrize("option", [("--context-tokens", "0"), ("--max-batch-rows", "x"), ("--nothing",)])
+def test_wrong_option_is_a_usage_error(run: Run, option: tuple[str, ...]) -> None:
+    assert run("load", "smollm2", *option).exit_code == 2

@@ -1,0 +1,167 @@
+"""AdminService and ServerService over their wire."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from pomona.v1 import model_pb2, server_pb2
+
+from gateway.logs import LogLine
+from gateway.model_status import ModelState, ModelStatus
+from gateway.requests import Request, RequestKey
+from gateway.services.admin import DEFAULT_PAST_LINES
+from tests.gateway.control_plane import ControlPlane, control_plane
+from tests.gateway.statuses import failure_of
+from tests.support.scripted_worker import ScriptedPool, ScriptedWorker
+from tests.support.waiting import eventually
+
+LIST_WORKER_REQUESTS = "/pomona.v1.WorkerService/ListWorkerRequests"
+
+
+def in_flight(plane: ControlPlane, request_id: str, model: str = "model-a") -> Request:
+    task = asyncio.current_task()
+    assert task is not None
+    parts: Any = plane.parts
+    request = Request(RequestKey("", request_id), model, "/pomona.v1.GenerationService/Generate", task)
+    parts.requests.add(request)
+    return request
+
+
+def line(number: int, model: str = "") -> LogLine:
+    return LogLine(100.0 + number, "info", f"line {number}", model, fields={"n": str(number)})
+
+
+async def test_requests_are_listed_by_age(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        for number, model in enumerate(("model-a", "model-b")):
+            in_flight(plane, f"r{number}", model).start_time_s = 10.0 - number
+        answer = await plane.admin.ListRequests(server_pb2.ListRequestsRequest(), timeout=10)
+        named = await plane.admin.ListRequests(server_pb2.ListRequestsRequest(model="alias-a"), timeout=10)
+    assert [(one.request_id, one.model) for one in answer.requests] == [("r1", "model-b"), ("r0", "model-a")]
+    assert answer.requests[0].method == "pomona.v1.GenerationService/Generate"
+    assert answer.requests[0].state == server_pb2.RequestInfo.STATE_QUEUED
+    assert [one.request_id for one in named.requests] == ["r0"]
+
+
+async def test_what_only_the_worker_knows_is_added(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def known(body: bytes, context: Any) -> bytes:
+        asked.append(dict(context.invocation_metadata()))
+        info = server_pb2.RequestInfo(
+            request_id="r", prompt_tokens=7, completion_tokens=3, state=server_pb2.RequestInfo.STATE_DECODING
+        )
+        return server_pb2.ListRequestsResponse(requests=[info]).SerializeToString()
+
+    worker = ScriptedWorker(tmp_path, {LIST_WORKER_REQUESTS: known})
+    await worker.start()
+    try:
+        async with control_plane(tmp_path) as plane:
+            in_flight(plane, "r").called(worker.instance, lambda: None)
+            (info,) = (await plane.admin.ListRequests(server_pb2.ListRequestsRequest(), timeout=10)).requests
+    finally:
+        await worker.stop()
+    assert (info.prompt_tokens, info.completion_tokens) == (7, 3)
+    assert info.state == server_pb2.RequestInfo.STATE_DECODING
+    assert asked[0]["x-pomona-secret"] == "secret"
+
+
+async def test_a_worker_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
+    worker = ScriptedWorker(tmp_path, {})
+    await worker.start()
+    try:
+        async with control_plane(tmp_path) as plane:
+            in_flight(plane, "r").called(worker.instance, lambda: None)
+            answer = await plane.admin.ListRequests(server_pb2.ListRequestsRequest(), timeout=10)
+    finally:
+        await worker.stop()
+    assert [one.request_id for one in answer.requests] == ["r"]
+
+
+async def test_a_request_is_cancelled_by_its_id(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        cancelled: list[int] = []
+        request = in_flight(plane, "r")
+        request.called(None, lambda: cancelled.append(1))  # type: ignore[arg-type]
+        answer = await plane.admin.CancelRequest(server_pb2.CancelRequestRequest(request_id="r"), timeout=10)
+        listed = await plane.admin.ListRequests(server_pb2.ListRequestsRequest(), timeout=10)
+    assert (answer.outcome, cancelled) == (server_pb2.CancelRequestResponse.OUTCOME_CANCELLED, [1])
+    assert listed.requests[0].state == server_pb2.RequestInfo.STATE_CANCELLING
+
+
+async def test_cancelling_what_is_finished_is_no_failure(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        answer = await plane.admin.CancelRequest(server_pb2.CancelRequestRequest(request_id="gone"), timeout=10)
+    assert answer.outcome == server_pb2.CancelRequestResponse.OUTCOME_ALREADY_FINISHED
+
+
+async def test_cancelling_nothing_is_an_invalid_field(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.admin.CancelRequest(server_pb2.CancelRequestRequest(), timeout=10))
+    assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", "request_id")
+
+
+@pytest.mark.parametrize(("grace", "grace_s"), [(None, 30.0), (Duration(seconds=3), 3.0)])
+async def test_a_drain_says_how_it_ended(tmp_path: Path, grace: Duration | None, grace_s: float) -> None:
+    async with control_plane(tmp_path) as plane:
+        answer = await plane.admin.DrainServer(server_pb2.DrainServerRequest(grace=grace), timeout=10)
+        assert plane.drains == [grace_s]
+    assert (answer.completed_requests, answer.aborted_requests) == (2, 1)
+
+
+async def test_the_last_lines_come_oldest_first(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        for number in range(5):
+            plane.ring.add(line(number))
+        call = plane.admin.StreamLogs(server_pb2.StreamLogsRequest(past_lines=2), timeout=10)
+        got = [one async for one in call]
+    assert [one.message for one in got] == ["line 3", "line 4"]
+    assert (got[0].time.ToMilliseconds(), got[0].level, dict(got[0].fields)) == (103_000, "info", {"n": "3"})
+
+
+async def test_a_hundred_lines_come_where_the_caller_does_not_say(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        for number in range(DEFAULT_PAST_LINES + 5):
+            plane.ring.add(line(number))
+        call = plane.admin.StreamLogs(server_pb2.StreamLogsRequest(), timeout=10)
+        assert len([one async for one in call]) == DEFAULT_PAST_LINES
+
+
+async def test_new_lines_follow_until_the_caller_goes(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        plane.ring.add(line(0, "model-a"))
+        request = server_pb2.StreamLogsRequest(model="alias-a", follow=True)
+        call = plane.admin.StreamLogs(request, timeout=10)
+        lines = aiter(call)
+        assert (await anext(lines)).message == "line 0"
+        plane.ring.add(line(1, "model-b"))
+        plane.ring.add(line(2, "model-a"))
+        assert (await anext(lines)).message == "line 2"
+        call.cancel()
+        await eventually(lambda: not plane.ring._followers)
+
+
+async def test_no_more_than_a_thousand_past_lines_are_given(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.admin.StreamLogs(server_pb2.StreamLogsRequest(past_lines=1001), timeout=10))
+    assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", "past_lines")
+
+
+@pytest.mark.parametrize("method", ["SetLogLevel"])
+async def test_an_admin_method_that_is_not_built_is_unimplemented(tmp_path: Path, method: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.channel.unary_unary(f"/pomona.v1.AdminService/{method}")(b"", timeout=10))
+    assert failure.code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_the_server_says_what_it_is(tmp_path: Path) -> None:
+    facts = model_pb2.Model(runtime=model_pb2.ModelRuntime(device="cpu"))
+    pool = ScriptedPool(statuses={"model-b": ModelStatus("model-b", ModelState.ACTIVE, facts=facts)})
+    async with control_plane(tmp_path, pool) as plane:
+        info = await plane.server.GetServerInfo(server_pb2.GetServerInfoRequest(), timeout=10)
+    assert (info.schema_revision, info.minimum_client_revision, info.instance_id) == (1, 1, "i1")
+    assert (info.start_time.ToMilliseconds(), info.max_request_bytes, info.device) == (1500, 1000, "cpu")
+    assert info.memory_total_bytes > 2**28

@@ -1,0 +1,300 @@
+"""ModelService over its wire."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from pomona.v1 import model_pb2
+
+from gateway.errors import CheckpointRejected
+from gateway.model_status import LoadOptions, LoadProgress, ModelState, ModelStatus, WorkerFacts
+from tests.gateway.control_plane import MODELS, control_plane
+from tests.gateway.statuses import failure_of
+from tests.support.scripted_worker import ScriptedPool
+from tests.support.waiting import eventually
+
+NAMES = [model.name for model in MODELS]
+
+
+async def test_lists_every_model_by_name(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        answer = await plane.models.ListModels(model_pb2.ListModelsRequest())
+    assert [model.model for model in answer.models] == NAMES
+    assert answer.next_page_token == ""
+    assert list(answer.models[0].aliases) == ["alias-a"]
+    assert {model.state for model in answer.models} == {model_pb2.MODEL_STATE_UNLOADED}
+    assert answer.models[0].architecture == "llama"
+
+
+async def test_pages_hold_every_model_once(tmp_path: Path) -> None:
+    names: list[str] = []
+    token = ""
+    async with control_plane(tmp_path) as plane:
+        for _ in NAMES:
+            answer = await plane.models.ListModels(model_pb2.ListModelsRequest(page_size=1, page_token=token))
+            names += [model.model for model in answer.models]
+            token = answer.next_page_token
+    assert (names, token) == (NAMES, "")
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (model_pb2.ListModelsRequest(page_size=-1), "page_size"),
+        (model_pb2.ListModelsRequest(page_size=1001), "page_size"),
+        (model_pb2.ListModelsRequest(page_token="../x"), "page_token"),
+    ],
+)
+async def test_a_page_that_cannot_be_is_an_invalid_field(tmp_path: Path, request_: Any, field: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.models.ListModels(request_))
+    assert (failure.code, failure.reason, failure.metadata["field"]) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "INVALID_FIELD",
+        field,
+    )
+
+
+async def test_lists_loaded_models_alone_on_request(tmp_path: Path) -> None:
+    pool = ScriptedPool(statuses={"model-b": ModelStatus("model-b", ModelState.ACTIVE)})
+    async with control_plane(tmp_path, pool) as plane:
+        answer = await plane.models.ListModels(model_pb2.ListModelsRequest(loaded_only=True))
+    assert [model.model for model in answer.models] == ["model-b"]
+
+
+async def test_a_model_is_found_by_its_alias(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        answer = await plane.models.GetModel(model_pb2.GetModelRequest(model="alias-a"))
+    assert answer.model.model == "model-a"
+
+
+async def test_a_loaded_model_shows_what_its_worker_said(tmp_path: Path) -> None:
+    facts = model_pb2.Model(
+        model="x", architecture="llama", revision="abc", limits=model_pb2.ModelLimits(max_context_tokens=2048)
+    )
+    status = ModelStatus(
+        "model-a",
+        ModelState.ACTIVE,
+        worker=WorkerFacts("i1", 42, 100.5, 2, "SIGKILL"),
+        facts=facts,
+        footprint_bytes=77,
+        last_used_s=3.25,
+    )
+    async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
+        model = (await plane.models.GetModel(model_pb2.GetModelRequest(model="model-a"))).model
+    assert (model.model, model.revision, model.limits.max_context_tokens) == ("model-a", "abc", 2048)
+    worker = model.workers[0]
+    assert (worker.instance_id, worker.pid, worker.restart_count, worker.last_exit) == ("i1", 42, 2, "SIGKILL")
+    assert (worker.start_time.ToMilliseconds(), model.last_used_time.ToMilliseconds()) == (100_500, 3250)
+    assert model.memory.footprint_bytes == 77
+
+
+async def test_a_load_shows_its_progress(tmp_path: Path) -> None:
+    status = ModelStatus("model-a", ModelState.LOADING, progress=LoadProgress("weights", 5, 10))
+    async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
+        model = (await plane.models.GetModel(model_pb2.GetModelRequest(model="model-a"))).model
+    assert (model.load_progress.phase, model.load_progress.bytes_done, model.load_progress.bytes_total) == (
+        "weights",
+        5,
+        10,
+    )
+
+
+async def test_a_failed_model_says_why(tmp_path: Path) -> None:
+    error = CheckpointRejected("model-a", "config.json has no hidden_size.", {"file": "config.json"})
+    status = ModelStatus("model-a", ModelState.FAILED, failure=error)
+    async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
+        model = (await plane.models.GetModel(model_pb2.GetModelRequest(model="model-a"))).model
+    assert (model.state, model.failure.reason) == (model_pb2.MODEL_STATE_FAILED, "CHECKPOINT_REJECTED")
+    assert model.failure.metadata["file"] == "config.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("nobody", "MODEL_NOT_FOUND"), ("../a", "INVALID_FIELD"), ("", "MALFORMED_REQUEST")]
+)
+async def test_a_model_that_is_not_there_is_refused_everywhere(tmp_path: Path, name: str, reason: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        calls = [
+            plane.models.GetModel(model_pb2.GetModelRequest(model=name)),
+            plane.models.LoadModel(model_pb2.LoadModelRequest(model=name)),
+            plane.models.UnloadModel(model_pb2.UnloadModelRequest(model=name)),
+            plane.models.WatchModels(model_pb2.WatchModelsRequest(models=[name])),
+        ]
+        assert [(await failure_of(call)).reason for call in calls] == [reason] * 4
+
+
+async def test_a_watch_begins_with_everything_and_goes_on_with_changes(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        call = plane.models.WatchModels(model_pb2.WatchModelsRequest(), timeout=10)
+        events = aiter(call)
+        first = [await anext(events) for _ in range(4)]
+        assert [event.updated.model for event in first[:3]] == NAMES
+        assert first[3].WhichOneof("event") == "snapshot_complete"
+        plane.pool.set(ModelStatus("model-b", ModelState.LOADING))
+        change = await anext(events)
+        assert (change.updated.model, change.updated.state) == ("model-b", model_pb2.MODEL_STATE_LOADING)
+        assert [event.event_number for event in (*first, change)] == [0, 1, 2, 3, 4]
+        call.cancel()
+
+
+async def test_a_watch_of_some_models_is_silent_about_the_others(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        call = plane.models.WatchModels(model_pb2.WatchModelsRequest(models=["alias-a"]), timeout=10)
+        events = aiter(call)
+        assert [(await anext(events)).WhichOneof("event") for _ in range(2)] == ["updated", "snapshot_complete"]
+        plane.pool.set(ModelStatus("model-b", ModelState.LOADING))
+        plane.pool.set(ModelStatus("model-a", ModelState.LOADING))
+        assert (await anext(events)).updated.model == "model-a"
+        call.cancel()
+
+
+async def test_a_load_returns_when_the_model_is_ready(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        options = model_pb2.LoadOptions(context_tokens=512, max_batch_rows=2)
+        call = plane.models.LoadModel(model_pb2.LoadModelRequest(model="alias-a", options=options), timeout=10)
+        await eventually(lambda: len(plane.pool.loads) == 1)
+        assert plane.pool.loads == [("model-a", LoadOptions(512, 2), True)]
+        assert not call.done()
+        plane.pool.may_load.set()
+        assert (await call).model.state == model_pb2.MODEL_STATE_ACTIVE
+
+
+async def test_a_load_can_return_at_once(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", return_immediately=True)
+        answer = await plane.models.LoadModel(request, timeout=10)
+        assert (answer.model.state, plane.pool.loads) == (
+            model_pb2.MODEL_STATE_LOADING,
+            [("model-a", None, False)],
+        )
+
+
+async def test_a_load_that_failed_says_why(tmp_path: Path) -> None:
+    pool = ScriptedPool(load_error=CheckpointRejected("model-a", "no.", {"file": "config.json"}))
+    async with control_plane(tmp_path, pool) as plane:
+        failure = await failure_of(plane.models.LoadModel(model_pb2.LoadModelRequest(model="model-a"), timeout=10))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "CHECKPOINT_REJECTED")
+    assert failure.metadata["file"] == "config.json"
+
+
+LOAD_FIELDS_NOT_BUILT: list[tuple[Any, str]] = [
+    (model_pb2.LoadModelRequest(model="model-a", idle_ttl=Duration(seconds=1)), "idle_ttl"),
+    (model_pb2.LoadModelRequest(model="model-a", pinned=False), "pinned"),
+    (model_pb2.LoadModelRequest(model="model-a", allow_eviction=True), "allow_eviction"),
+    (model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(kv_scheme="8")), "options.kv_scheme"),
+    (
+        model_pb2.LoadModelRequest(
+            model="model-a", options=model_pb2.LoadOptions(experts_mode=model_pb2.EXPERTS_MODE_SLAB)
+        ),
+        "options.experts_mode",
+    ),
+    (
+        model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(expert_budget_bytes=0)),
+        "options.expert_budget_bytes",
+    ),
+    (
+        model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(draft_model="b")),
+        "options.draft_model",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"), LOAD_FIELDS_NOT_BUILT, ids=[field for _, field in LOAD_FIELDS_NOT_BUILT]
+)
+async def test_an_option_that_is_not_built_is_refused_by_name(tmp_path: Path, request_: Any, field: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.models.LoadModel(request_, timeout=10))
+        assert (failure.reason, failure.metadata["field"], plane.pool.loads) == ("UNSUPPORTED_OPTION", field, [])
+        violation: Any = failure.details["BadRequest"]
+        assert violation.field_violations[0].field == field
+
+
+def test_every_field_of_a_load_is_honoured_or_refused_by_name() -> None:
+    honoured = {"model", "return_immediately", "options", "options.context_tokens", "options.max_batch_rows"}
+    refused = {field for _, field in LOAD_FIELDS_NOT_BUILT}
+    fields = {one.name for one in model_pb2.LoadModelRequest.DESCRIPTOR.fields}
+    options = {f"options.{one.name}" for one in model_pb2.LoadOptions.DESCRIPTOR.fields}
+    assert honoured | refused == fields | options
+
+
+@pytest.mark.parametrize("options", [{"context_tokens": 0}, {"context_tokens": 2**31}, {"max_batch_rows": 0}])
+async def test_load_options_have_a_range(tmp_path: Path, options: dict[str, int]) -> None:
+    async with control_plane(tmp_path) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(**options))  # type: ignore[arg-type]
+        failure = await failure_of(plane.models.LoadModel(request, timeout=10))
+    assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", f"options.{next(iter(options))}")
+
+
+async def test_a_server_that_drains_loads_nothing(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        parts: Any = plane.parts
+        parts.admission.close()
+        failure = await failure_of(plane.models.LoadModel(model_pb2.LoadModelRequest(model="model-a"), timeout=10))
+    assert failure.reason == "SERVER_DRAINING"
+
+
+@pytest.mark.parametrize(
+    ("grace", "grace_s"), [(None, 30.0), (Duration(), 0.0), (Duration(seconds=2, nanos=500_000_000), 2.5)]
+)
+async def test_an_unload_says_what_it_freed(tmp_path: Path, grace: Duration | None, grace_s: float) -> None:
+    async with control_plane(tmp_path) as plane:
+        request = model_pb2.UnloadModelRequest(model="alias-a", grace=grace)
+        answer = await plane.models.UnloadModel(request, timeout=10)
+        assert plane.pool.unloads == [("model-a", grace_s)]
+    assert (answer.freed_bytes, answer.model.state) == (1234, model_pb2.MODEL_STATE_UNLOADED)
+
+
+@pytest.mark.parametrize("grace", [Duration(seconds=-1), Duration(seconds=10**6), Duration(seconds=10**11)])
+async def test_a_grace_that_cannot_be_is_an_invalid_field(tmp_path: Path, grace: Duration) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.models.UnloadModel(model_pb2.UnloadModelRequest(model="model-a", grace=grace)))
+        assert (failure.reason, failure.metadata["field"], plane.pool.unloads) == ("INVALID_FIELD", "grace", [])
+
+
+@pytest.mark.parametrize("method", ["EstimateModel", "PullModel", "DeleteModel", "RefreshCatalogue"])
+async def test_a_method_that_is_not_built_is_unimplemented(tmp_path: Path, method: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.channel.unary_unary(f"/pomona.v1.ModelService/{method}")(b"", timeout=10))
+    assert failure.code is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [(b"\x0a\x07model-a\xf8\x07\x01", "127"), (b"\x0a\x07model-a\x12\x03\xf8\x07\x01", "options.127")],
+)
+async def test_an_unknown_field_is_refused_by_its_number(tmp_path: Path, body: bytes, field: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.channel.unary_unary("/pomona.v1.ModelService/LoadModel")(body, timeout=10))
+    assert (failure.reason, failure.metadata["field"]) == ("UNSUPPORTED_OPTION", field)
+
+
+async def test_bytes_that_are_no_request_are_malformed(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.channel.unary_unary("/pomona.v1.ModelService/GetModel")(b"\xff", timeout=10))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+
+
+async def test_what_should_not_happen_is_an_incident_without_its_words(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+
+        async def breaks(*_: Any, **__: Any) -> None:
+            raise RuntimeError("/secret/place")
+
+        plane.pool.unload = breaks  # type: ignore[method-assign,assignment]
+        failure = await failure_of(plane.models.UnloadModel(model_pb2.UnloadModelRequest(model="model-a"), timeout=10))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL_ERROR")
+        assert "secret" not in failure.message
+        assert plane.ring.past(1)[0].fields["incident"] == failure.metadata["incident"]
+
+
+async def test_a_watcher_that_goes_away_leaves_nothing_running(tmp_path: Path) -> None:
+    before = len(asyncio.all_tasks())
+    async with control_plane(tmp_path) as plane:
+        call = plane.models.WatchModels(model_pb2.WatchModelsRequest(), timeout=10)
+        await anext(aiter(call))
+        call.cancel()
+    await eventually(lambda: len(asyncio.all_tasks()) == before)

@@ -1,0 +1,249 @@
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pomona.v1 import model_pb2
+
+from gateway.back_off import BackOff, BackOffLimits
+from gateway.errors import CheckpointRejected, ModelFailed
+from gateway.lifecycle import (
+    FOLLOWS,
+    AwaitIdle,
+    Effect,
+    Event,
+    Exited,
+    Idle,
+    Lifecycle,
+    Pause,
+    PauseOver,
+    Progressed,
+    Ready,
+    Recovered,
+    StartWorker,
+    StopWorker,
+    Suspected,
+    Unwanted,
+    Wanted,
+)
+from gateway.model_status import Exit, ExitCause, LoadOptions, LoadProgress, ModelState
+
+S = ModelState
+READY = Ready(model_pb2.Model(model="m"))
+CRASH = Exited(Exit(ExitCause.DIED, signal=11, last_words=("Segmentation fault",)))
+REJECTED = Exited(Exit(ExitCause.DIED, code=3), CheckpointRejected("m", "it is one."))
+ORDER = Wanted(is_order=True)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Life(Lifecycle):
+    """A life with its clock and the states it went through."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.states: list[ModelState] = []
+        limits = BackOffLimits(jitter=0.0)
+        super().__init__("m", BackOff(limits, random.Random(1)), self.clock, lambda _, new: self.states.append(new))
+
+    def follow(self, *events: Event) -> Effect | None:
+        effect = None
+        for event in events:
+            effect = self.apply(event)
+        return effect
+
+
+def life(*events: Event) -> Life:
+    one = Life()
+    one.follow(*events)
+    return one
+
+
+def test_a_wanted_model_is_loaded_and_then_active() -> None:
+    one = life()
+    assert one.apply(Wanted()) == StartWorker()
+    assert one.state is S.LOADING
+    assert one.apply(READY) is None
+    assert (one.state, one.facts) == (S.ACTIVE, READY.facts)
+
+
+def test_a_second_wish_joins_the_load() -> None:
+    one = life(Wanted())
+    assert one.apply(Wanted()) is None
+    assert one.apply(ORDER) is None
+    assert one.states == [S.LOADING]
+
+
+def test_progress_is_kept_until_the_model_is_ready() -> None:
+    one = life(Wanted(), Progressed(LoadProgress("weights", 5, 9)))
+    assert one.progress == LoadProgress("weights", 5, 9)
+    one.apply(READY)
+    assert one.progress is None
+
+
+def test_a_crash_is_followed_by_a_pause_and_another_start() -> None:
+    one = life(Wanted(), READY)
+    assert one.apply(CRASH) == Pause(1, 0.5)
+    assert (one.state, one.facts, one.retry_at_s) == (S.BACKING_OFF, None, 0.5)
+    assert one.apply(PauseOver(1)) == StartWorker()
+    assert (one.state, one.restarts, one.last_exit) == (S.LOADING, 1, "SIGSEGV: Segmentation fault")
+
+
+def test_a_stall_counts_as_a_crash() -> None:
+    one = life(Wanted(), READY)
+    assert one.apply(Exited(Exit(ExitCause.STALLED, signal=9))) == Pause(1, 0.5)
+
+
+def test_the_fifth_crash_leaves_the_model_failed_with_its_last_words() -> None:
+    one = life(Wanted(), CRASH, PauseOver(1), CRASH, PauseOver(2), CRASH, PauseOver(3), CRASH, PauseOver(4))
+    assert one.state is S.LOADING
+    assert one.apply(CRASH) is None
+    assert one.state is S.FAILED
+    assert isinstance(one.failure, ModelFailed)
+    assert one.failure.last_exit == "SIGSEGV: Segmentation fault"
+
+
+def test_a_rejected_checkpoint_fails_at_once_with_the_workers_words() -> None:
+    one = life(Wanted(), REJECTED)
+    assert (one.state, one.failure) == (S.FAILED, REJECTED.failure)
+
+
+def test_requests_do_not_start_a_failed_model() -> None:
+    one = life(Wanted(), REJECTED)
+    assert one.apply(Wanted()) is None
+    assert one.state is S.FAILED
+
+
+def test_an_order_starts_a_failed_model_with_a_new_budget() -> None:
+    one = life(Wanted(), CRASH, PauseOver(1), CRASH, PauseOver(2), CRASH, PauseOver(3), CRASH, PauseOver(4), CRASH)
+    assert one.apply(ORDER) == StartWorker()
+    assert (one.state, one.failure) == (S.LOADING, None)
+    assert one.apply(CRASH) == Pause(5, 0.5)
+
+
+def test_an_order_does_not_shorten_a_pause() -> None:
+    one = life(Wanted(), CRASH)
+    assert one.apply(ORDER) is None
+    assert one.state is S.BACKING_OFF
+
+
+def test_the_end_of_an_earlier_pause_starts_nothing() -> None:
+    one = life(Wanted(), CRASH, Unwanted(0), Wanted(), CRASH)
+    assert one.apply(PauseOver(1)) is None
+    assert one.apply(PauseOver(2)) == StartWorker()
+
+
+def test_an_unwanted_model_drains_before_its_worker_is_stopped() -> None:
+    one = life(Wanted(), READY)
+    assert one.apply(Unwanted(7.0)) == AwaitIdle(7.0)
+    assert one.state is S.DRAINING
+    assert one.apply(Idle()) == StopWorker()
+    assert one.state is S.UNLOADING
+    assert one.apply(Exited(Exit(ExitCause.UNLOADED, code=0))) is None
+    assert one.state is S.UNLOADED
+
+
+def test_a_second_unload_may_shorten_the_first() -> None:
+    assert life(Wanted(), READY, Unwanted(60.0)).apply(Unwanted(0.0)) == AwaitIdle(0.0)
+
+
+def test_an_unwanted_load_is_stopped_at_once() -> None:
+    one = life(Wanted())
+    assert one.apply(Unwanted(60.0)) == StopWorker()
+    assert one.state is S.UNLOADING
+
+
+def test_readiness_comes_too_late_for_a_worker_on_its_way_out() -> None:
+    assert life(Wanted(), Unwanted(0), READY).state is S.UNLOADING
+
+
+@pytest.mark.parametrize("events", [(Wanted(), READY, Unwanted(9)), (Wanted(), READY, Unwanted(9), Idle())])
+def test_a_model_wanted_while_it_goes_is_loaded_again(events: tuple[Event, ...]) -> None:
+    one = life(*events)
+    assert one.apply(Wanted()) is None
+    assert one.apply(Exited(Exit(ExitCause.UNLOADED, code=0))) == StartWorker()
+    assert one.state is S.LOADING
+
+
+def test_a_worker_that_dies_while_it_drains_is_unloaded() -> None:
+    assert life(Wanted(), READY, Unwanted(9), CRASH).state is S.UNLOADED
+
+
+def test_an_unload_ends_a_pause_and_a_failure() -> None:
+    assert life(Wanted(), CRASH, Unwanted(9)).state is S.UNLOADED
+    failed = life(Wanted(), REJECTED, Unwanted(9))
+    assert (failed.state, failed.failure) == (S.UNLOADED, None)
+
+
+def test_an_unload_of_an_unloaded_model_does_nothing() -> None:
+    one = life()
+    assert one.apply(Unwanted(9)) is None
+    assert one.states == []
+
+
+def test_a_suspect_worker_is_degraded_until_it_reports() -> None:
+    one = life(Wanted(), READY, Suspected())
+    assert one.state is S.DEGRADED
+    one.apply(Recovered())
+    assert one.state is S.ACTIVE
+
+
+def test_other_options_load_the_model_anew() -> None:
+    one = life(Wanted(LoadOptions(context_tokens=512)), READY)
+    assert one.apply(Wanted(LoadOptions(context_tokens=1024), is_order=True)) == AwaitIdle(30.0)
+    one.follow(Idle(), Exited(Exit(ExitCause.UNLOADED, code=0)))
+    assert (one.state, one.options) == (S.LOADING, LoadOptions(context_tokens=1024))
+
+
+def test_the_same_or_no_options_leave_the_model_as_it_is() -> None:
+    one = life(Wanted(LoadOptions(context_tokens=512)), READY)
+    assert one.apply(Wanted(LoadOptions(context_tokens=512))) is None
+    assert one.apply(Wanted(LoadOptions())) is None
+    assert one.apply(Wanted()) is None
+    assert one.options == LoadOptions(context_tokens=512)
+
+
+def test_options_outlive_a_crash_but_not_an_unload() -> None:
+    one = life(Wanted(LoadOptions(max_batch_rows=2)), READY, CRASH, PauseOver(1))
+    assert one.options == LoadOptions(max_batch_rows=2)
+    one.follow(Unwanted(0))
+    assert one.options == LoadOptions()
+
+
+def test_a_long_good_run_lets_the_pauses_begin_anew() -> None:
+    one = life(Wanted(), CRASH, PauseOver(1), CRASH, PauseOver(2), READY)
+    one.clock.now_s = 100.0
+    assert one.apply(CRASH) == Pause(3, 0.5)
+
+
+EVENTS: Iterable[Event] = (
+    Wanted(),
+    ORDER,
+    Wanted(LoadOptions(context_tokens=64)),
+    Unwanted(1.0),
+    Progressed(LoadProgress("weights")),
+    Suspected(),
+    Recovered(),
+    Idle(),
+    PauseOver(1),
+    PauseOver(2),
+)
+
+
+@given(st.lists(st.sampled_from(list(EVENTS))), st.data())
+def test_whatever_happens_each_state_may_follow_the_one_before(before: list[Event], data: st.DataObject) -> None:
+    one = Life()
+    for event in before:
+        one.apply(event)
+        has_worker = one.state in {S.LOADING, S.ACTIVE, S.DEGRADED, S.DRAINING, S.UNLOADING}
+        if has_worker and data.draw(st.booleans()):
+            one.apply(data.draw(st.sampled_from([READY, CRASH, REJECTED])))
+    for old, new in zip([S.UNLOADED, *one.states], one.states, strict=False):
+        assert new in FOLLOWS[old]

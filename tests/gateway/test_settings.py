@@ -1,0 +1,151 @@
+"""The settings tree: its sources, its checks, and that every value is described."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from gateway.settings import ModelSettings, Settings, SettingsError, load_settings
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "pomona.toml"
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("POMONA_"):
+            monkeypatch.delenv(name)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "pomona.toml"
+    path.write_text(text)
+    return path
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from leaves(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+ALL = [*leaves(Settings), *leaves(ModelSettings, "models.")]
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = load_settings()
+    assert (settings.listen, settings.models, settings.limits.max_requests) == ("127.0.0.1:50051", (), 256)
+
+
+def test_the_file_is_read(tmp_path: Path) -> None:
+    file = written(tmp_path, "listen = 'unix:/tmp/x'\n[limits]\nmax_requests = 7\n")
+    assert (load_settings(file).listen, load_settings(file).limits.max_requests) == ("unix:/tmp/x", 7)
+
+
+def test_variables_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "[limits]\nmax_requests = 7\nmax_waiting = 3\n")
+    monkeypatch.setenv("POMONA_LIMITS__MAX_REQUESTS", "8")
+    limits = load_settings(file).limits
+    assert (limits.max_requests, limits.max_waiting) == (8, 3)
+
+
+def test_flags_win_over_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POMONA_LIMITS__MAX_REQUESTS", "8")
+    monkeypatch.setenv("POMONA_LISTEN", "127.0.0.1:1")
+    settings = load_settings(None, {"limits": {"max_requests": 9}})
+    assert (settings.limits.max_requests, settings.listen) == (9, "127.0.0.1:1")
+
+
+def test_models_of_all_sources_join_and_the_same_name_is_replaced(tmp_path: Path) -> None:
+    file = written(tmp_path, "[[models]]\nname = 'a'\ncheckpoint = '/a'\n[[models]]\nname = 'b'\ncheckpoint = '/b'\n")
+    settings = load_settings(file, {"models": [{"name": "b", "checkpoint": "/c"}, {"name": "d", "checkpoint": "/d"}]})
+    assert {one.name: str(one.checkpoint) for one in settings.models} == {"a": "/a", "b": "/c", "d": "/d"}
+
+
+def test_a_relative_checkpoint_starts_at_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(None, {"models": [{"name": "a", "checkpoint": "m/a"}]})
+    assert settings.models[0].checkpoint == tmp_path / "m" / "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("lisen = 'x'", "lisen"),
+        ("[limits]\nmax_request = 1", "limits.max_request"),
+        ("[[models]]\nname = 'a'\ncheckpoint = '/a'\nfolder = 'x'", "models.0.folder"),
+        ("[limits]\nmax_requests = 0", "limits.max_requests"),
+        ("[limits]\nmax_requests = 'many'", "limits.max_requests"),
+        ("[[models]]\nname = 'a'", "models.0.checkpoint"),
+        ("models = 3", "models"),
+        ("models = [3]", "models.0"),
+        ("[limits", "pomona.toml"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(named)):
+        load_settings(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml"):
+        load_settings(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("name", ["POMONA_LIMITS__MAX_REQUEST", "POMONA_LIMIT__MAX_REQUESTS"])
+def test_a_variable_that_nothing_reads_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(SettingsError, match=r"(?i)max_request|limit"):
+        load_settings()
+
+
+def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POMONA_SERVER", "127.0.0.1:1")
+    monkeypatch.setenv("POMONA_TOKEN", "x")
+    assert load_settings() == Settings()
+
+
+def test_the_tree_is_frozen() -> None:
+    settings: Any = load_settings()
+    with pytest.raises(ValidationError):
+        settings.limits.max_requests = 3
+
+
+def test_an_error_does_not_repeat_the_value() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, {"limits": {"max_requests": "hunter2"}})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "field"), ALL, ids=[name for name, _ in ALL])
+def test_every_value_is_described_with_its_unit_and_default(name: str, field: FieldInfo) -> None:
+    description = field.description or ""
+    assert re.search(r"Default: .|Required\.", description), name
+    if name.endswith("_s"):
+        assert "in seconds" in description
+    if name.endswith("_bytes"):
+        assert "in bytes" in description
+
+
+@pytest.mark.parametrize(("name", "field"), ALL, ids=[name for name, _ in ALL])
+def test_every_number_has_a_range(name: str, field: FieldInfo) -> None:
+    bounds = {type(one).__name__ for one in field.metadata}
+    kind: Any = field.annotation
+    is_number = kind in {int, float, int | None}
+    assert not is_number or ({"Ge", "Gt"} & bounds and "Le" in bounds)
+
+
+def test_the_example_names_every_section_and_says_the_defaults() -> None:
+    settings = load_settings(EXAMPLE)
+    defaults = Settings()
+    for name in ("grpc", "limits", "worker", "supervision"):
+        assert getattr(settings, name) == getattr(defaults, name)
+    assert settings.models[0].name == "smollm2"

@@ -1,0 +1,75 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pomona.v1 import model_pb2
+
+from gateway.catalogue import Catalogue, CatalogueModel
+from gateway.lifecycle import Event, Ready
+from gateway.model_status import LoadOptions
+from gateway.settings import Settings
+from gateway.sockets import SocketFolder
+from gateway.worker_starter import WorkerStarter, worker_environment
+from tests.support.scripted import events_in, fake_worker_command, write_script
+from tests.support.waiting import eventually
+
+
+async def describe(_: CatalogueModel) -> model_pb2.Model:
+    return model_pb2.Model()
+
+
+async def told(folder: Path, options: LoadOptions, **model: Any) -> dict[str, Any]:
+    """Start a worker with these options and return the settings that it was given."""
+    events: list[Event] = []
+    sockets = SocketFolder()
+    catalogue = Catalogue([CatalogueModel("m", write_script(folder), **model)], describe)
+    log = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
+    supervisor = WorkerStarter(catalogue, Settings(), sockets, fake_worker_command(), log).start(
+        "m", options, events.append
+    )
+    await eventually(lambda: any(isinstance(event, Ready) for event in events))
+    supervisor.stop()
+    await supervisor.close(10.0)
+    sockets.close()
+    (started,) = events_in(folder, "started")
+    return started["settings"]
+
+
+async def test_a_worker_is_told_what_the_settings_say(tmp_path: Path) -> None:
+    settings = await told(tmp_path, LoadOptions(), context_tokens=2048, max_batch_rows=3, path="reference")
+    assert settings["checkpoint"] == str(tmp_path / "script.json")
+    assert (settings["context_tokens"], settings["max_batch_rows"], settings["path"]) == (2048, 3, "reference")
+    assert (settings["prefill_chunk_tokens"], settings["outbox_bytes"]) == (512, 256 * 1024)
+    assert (settings["max_request_bytes"], settings["log_level"]) == (16 * 1024 * 1024, "info")
+
+
+async def test_options_of_a_load_win_over_the_settings(tmp_path: Path) -> None:
+    settings = await told(tmp_path, LoadOptions(512, 1), context_tokens=2048, max_batch_rows=3)
+    assert (settings["context_tokens"], settings["max_batch_rows"]) == (512, 1)
+
+
+async def test_a_real_worker_understands_every_setting(tmp_path: Path) -> None:
+    from worker.settings import WorkerSettings
+
+    settings = await told(tmp_path, LoadOptions())
+    assert WorkerSettings.from_json(json.dumps(settings).encode()).model == "m"
+
+
+def test_a_worker_sees_little_of_the_environment() -> None:
+    environment = {
+        "PATH": "/bin",
+        "HOME": "/home/ann",
+        "LC_ALL": "C",
+        "OPENBLAS_NUM_THREADS": "2",
+        "PYTHONPATH": "/else",
+        "POMONA_TOKEN": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+    }
+    assert worker_environment(environment) == {
+        "PATH": "/bin",
+        "HOME": "/home/ann",
+        "LC_ALL": "C",
+        "OPENBLAS_NUM_THREADS": "2",
+        "PYTHONUNBUFFERED": "1",
+    }

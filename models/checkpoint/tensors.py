@@ -1,0 +1,37 @@
+"""What is known of a stored tensor before its bytes are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor as the weights reader gives it.
+
+    A block-quantized GGUF tensor stands here as the three that MLX makes of it: `….weight` (U32), `….scales`
+    and `….biases` (F16), all with the offset of the blocks.
+
+    Attributes:
+        name: canonical name, the one that a Llama of Hugging Face has (`model.layers.0.self_attn.q_proj.weight`).
+        stored_name: the name under which `mx.load(file)` gives it.
+        file: the file that holds it.
+        dtype: safetensors word: F32, F16, BF16, U32, U8, ...
+        shape: outermost dimension first.
+        offset: bytes from the start of the file to the first of the tensor's.
+        nbytes: bytes of the array in memory.
+        permuted_heads: 0, or the number of heads whose rows GGUF keeps interleaved: row i of the true tensor is
+            stored row `gguf_llama.unpermuted_rows(shape[0], permuted_heads)[i]`.
+        stored_type: GGUF's word for the stored tensor that this is, or is a part of (Q4_1, F32, ...); empty elsewhere.
+    """
+
+    name: str
+    stored_name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    permuted_heads: int = 0
+    stored_type: str = ""

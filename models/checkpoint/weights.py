@@ -1,0 +1,247 @@
+"""Turns the tensors of a checkpoint into layers, and keeps the account of which were used.
+
+Files are opened lazily, one map a shard; nothing is read before `materialize`. What an architecture asks for and what
+the checkpoint holds must be the same: one tensor too many or too few is an error that names it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+
+from models.checkpoint.checkpoint import Checkpoint
+from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
+from models.checkpoint.gguf_llama import unpermuted_rows
+from models.checkpoint.quantization import AFFINE_BITS, AFFINE_GROUP_SIZES, LayerQuantization
+from models.checkpoint.tensors import TensorInfo
+from models.layers.embedding import Embedding, QuantizedEmbedding
+from models.layers.linear import Linear, LinearLayer, QuantizedLinear
+from models.layers.norms import RMSNorm
+from models.layers.quantized import QuantizedMatrix
+
+_BATCH_BYTES = 16 << 20
+_WORD_BITS = 32
+# Tables that old checkpoints hold and that follow from the config.
+_DERIVED_SUFFIX = ".rotary_emb.inv_freq"
+
+ReportBytes = Callable[[int, int], None]
+
+
+class Weights:
+    """The tensors of one checkpoint by canonical name, as layers in the compute dtype.
+
+    Args:
+        checkpoint: its headers, already checked.
+        compute_dtype: what floating tensors become.
+        keep_packed: whether a linear layer that the checkpoint has packed stays so in memory.
+        expand_rows: for those that do: the number of input rows from which they expand their weight for the call.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        compute_dtype: mx.Dtype,
+        *,
+        keep_packed: bool = True,
+        expand_rows: int | None = None,
+    ) -> None:
+        self.compute_dtype = compute_dtype
+        self._checkpoint = checkpoint
+        self._keep_packed = keep_packed
+        self._expand_rows = expand_rows
+        self._streams = itertools.cycle(_two_streams() if not keep_packed else [])
+        self._shards: dict[Path, dict[str, mx.array]] = {}
+        self._taken: dict[str, mx.array] = {}
+        self._kept: dict[str, mx.array] = {}
+        self._modules: set[str] = set()
+        self._unused = {name for name in checkpoint.tensors if not name.endswith(_DERIVED_SUFFIX)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that the layers made so far keep in memory."""
+        return sum(array.nbytes for array in self._kept.values())
+
+    def take(self, name: str, shape: tuple[int, ...]) -> mx.array:
+        """Return a tensor: a floating one in the compute dtype, another as stored; not evaluated.
+
+        Args:
+            name: canonical name.
+            shape: what the config says it must be.
+
+        Raises:
+            CheckpointCorrupt: it is missing, has another shape, or cannot be read.
+        """
+        if name not in self._taken:
+            self._taken[name] = self._converted(self._info(name), shape)
+            self._unused.discard(name)
+        return self._taken[name]
+
+    def linear(self, module: str, outputs: int, inputs: int, *, bias: bool = False) -> LinearLayer:
+        """Return a linear layer.
+
+        Args:
+            module: canonical name, such as `model.layers.0.self_attn.q_proj`; that of the embedding for a tied head.
+            outputs: rows of the weight.
+            inputs: columns of the weight.
+            bias: whether the layer adds a bias.
+
+        Raises:
+            CheckpointCorrupt, CheckpointRejected: as `take`, and for packing that this build does not run.
+        """
+        matrix = self._matrix(module, outputs, inputs)
+        added = self._keep(f"{module}.bias", self.take(f"{module}.bias", (outputs,))) if bias else None
+        if isinstance(matrix, mx.array):
+            return Linear(self._keep(f"{module}.weight", matrix), added)
+        if not self._keep_packed:
+            return Linear(self._keep(f"{module}.weight, expanded", matrix.expand(next(self._streams))), added)
+        return QuantizedLinear(self._keep_matrix(module, matrix), added, expand_rows=self._expand_rows)
+
+    def embedding(self, module: str, num_tokens: int, width: int) -> Embedding | QuantizedEmbedding:
+        """Return an embedding [V, E], packed where the checkpoint has it packed; raises as `linear`."""
+        matrix = self._matrix(module, num_tokens, width)
+        if isinstance(matrix, mx.array):
+            return Embedding(self._keep(f"{module}.weight", matrix))
+        return QuantizedEmbedding(self._keep_matrix(module, matrix))
+
+    def norm(self, module: str, width: int, eps: float) -> RMSNorm:
+        """Return a normalization of `width`; raises as `take`."""
+        name = f"{module}.weight"
+        return RMSNorm(self._keep(name, self.take(name, (width,))), eps)
+
+    def ignore(self, module: str) -> None:
+        """Accept that a checkpoint holds a module that the model does not read."""
+        self._modules.add(module)
+        self._unused = {name for name in self._unused if not name.startswith(f"{module}.")}
+
+    def audit(self) -> None:
+        """Refuse a checkpoint of which something was left over.
+
+        Raises:
+            CheckpointRejected: naming a tensor that nothing consumed, or a quantized layer that the model lacks.
+        """
+        if self._unused:
+            info = self._checkpoint.tensors[min(self._unused)]
+            others = f", nor are {len(self._unused) - 1} others" if len(self._unused) > 1 else ""
+            raise CheckpointRejected(f"is no part of this model{others}", file=info.file.name, key=info.stored_name)
+        if self._checkpoint.quantization is not None:
+            self._checkpoint.quantization.check_modules(self._modules)
+
+    def materialize(self, report: ReportBytes) -> None:
+        """Read everything that the layers keep, and let go of the files.
+
+        Args:
+            report: called with (bytes done, bytes in all) at the start and after every 16 MiB or so.
+
+        Raises:
+            CheckpointCorrupt: a file cannot be read.
+        """
+        total, done = self.nbytes, 0
+        report(done, total)
+        batch: list[mx.array] = []
+        self._taken.clear()
+        for array in self._kept.values():
+            batch.append(array)
+            if sum(waiting.nbytes for waiting in batch) >= _BATCH_BYTES:
+                done += self._read(batch)
+                report(done, total)
+        self._read(batch)
+        report(total, total)
+        self._shards.clear()
+
+    def _read(self, batch: list[mx.array]) -> int:
+        try:
+            mx.eval(batch)  # pyright: ignore[reportUnknownMemberType]
+        except RuntimeError as error:
+            raise CheckpointCorrupt("cannot be read", file=self._main_file()) from error
+        num_bytes = sum(array.nbytes for array in batch)
+        batch.clear()
+        return num_bytes
+
+    def _matrix(self, module: str, rows: int, columns: int) -> mx.array | QuantizedMatrix:
+        self._modules.add(module)
+        stated = self._checkpoint.layer_quantization(module)
+        if stated is None:
+            return self.take(f"{module}.weight", (rows, columns))
+        packing = self._packing(module, columns, stated)
+        codes = self.take(f"{module}.weight", (rows, columns * packing.bits // _WORD_BITS))
+        groups = (rows, columns // packing.group_size)
+        scales, biases = self.take(f"{module}.scales", groups), self.take(f"{module}.biases", groups)
+        return QuantizedMatrix(codes, scales, biases, packing.group_size, packing.bits)
+
+    def _packing(self, module: str, columns: int, stated: LayerQuantization) -> LayerQuantization:
+        """Return how the shapes say that a weight is packed, which a config's default may state otherwise.
+
+        Only what the config says of this module itself must agree. Source: mlx-lm 0.32.2, `utils.load_model`.
+        """
+        codes, scales = self._info(f"{module}.weight"), self._info(f"{module}.scales")
+        file, key = codes.file.name, codes.stored_name
+        if stated.mode != "affine":
+            raise CheckpointRejected(f"is packed in the mode {stated.mode}, which is not run", file=file, key=key)
+        if codes.dtype != "U32" or len(codes.shape) != 2 or len(scales.shape) != 2 or not scales.shape[1]:
+            raise CheckpointCorrupt("is not packed as MLX packs weights", file=file, key=key)
+        found = LayerQuantization(codes.shape[1] * _WORD_BITS // columns, columns // scales.shape[1])
+        runs = found.bits in AFFINE_BITS and found.group_size in AFFINE_GROUP_SIZES
+        explicit = self._checkpoint.quantization is not None and module in self._checkpoint.quantization.per_layer
+        if not runs or (explicit and found != stated):
+            raise CheckpointCorrupt(f"is packed as {found}, not {stated}", file=file, key=key)
+        return found
+
+    def _converted(self, info: TensorInfo, shape: tuple[int, ...]) -> mx.array:
+        if info.shape != shape:
+            problem = f"has shape {_words(info.shape)}, not {_words(shape)}"
+            raise CheckpointCorrupt(problem, file=info.file.name, key=info.stored_name)
+        array = self._stored(info)
+        if mx.issubdtype(array.dtype, mx.floating):
+            array = array.astype(self.compute_dtype)
+        if info.permuted_heads:
+            array = array[mx.array(unpermuted_rows(shape[0], info.permuted_heads))]
+        return array
+
+    def _info(self, name: str) -> TensorInfo:
+        info = self._checkpoint.tensors.get(name)
+        if info is None:
+            raise CheckpointCorrupt("is missing", file=self._main_file(), key=name)
+        return info
+
+    def _stored(self, info: TensorInfo) -> mx.array:
+        if info.file not in self._shards:
+            self._shards[info.file] = _load(info.file)
+        array = self._shards[info.file].get(info.stored_name)
+        if array is None or array.shape != info.shape:
+            raise CheckpointCorrupt("is not what its header says", file=info.file.name, key=info.stored_name)
+        return array
+
+    def _keep_matrix(self, module: str, matrix: QuantizedMatrix) -> QuantizedMatrix:
+        self._keep(f"{module}.weight", matrix.codes)
+        self._keep(f"{module}.scales", matrix.scales)
+        self._keep(f"{module}.biases", matrix.biases)
+        return matrix
+
+    def _keep(self, name: str, array: mx.array) -> mx.array:
+        return self._kept.setdefault(name, array)
+
+    def _main_file(self) -> str:
+        files = {info.file.name for info in self._checkpoint.tensors.values()}
+        return files.pop() if len(files) == 1 else "model.safetensors.index.json"
+
+
+def _two_streams() -> list[mx.Stream]:
+    # A stream of the CPU is one thread, and expanding a checkpoint keeps two busy.
+    return [mx.default_stream(mx.default_device()), mx.new_stream(mx.default_device())]
+
+
+def _load(file: Path) -> dict[str, mx.array]:
+    try:
+        loaded = mx.load(str(file))
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointCorrupt("cannot be read", file=file.name) from error
+    if not isinstance(loaded, dict):
+        raise CheckpointCorrupt("holds no named tensors", file=file.name)
+    return loaded
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(size) for size in shape) or "no dimensions"

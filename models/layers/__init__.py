@@ -1,0 +1,1 @@
+"""Parts that several architectures share; nothing here touches MLX at import beyond importing it."""

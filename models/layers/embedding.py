@@ -1,0 +1,29 @@
+"""Token embeddings over plain and packed weights. A tied head is a linear layer over the same arrays."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from models.layers.quantized import QuantizedMatrix
+
+
+class Embedding:
+    """A row of the model's width for every token: [V, E] in the compute dtype."""
+
+    def __init__(self, weight: mx.array) -> None:
+        self._weight = weight
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """Turn token ids [B, T] into vectors [B, T, E]."""
+        return self._weight[tokens]
+
+
+class QuantizedEmbedding:
+    """The same with the matrix kept packed; only the rows that are read are expanded."""
+
+    def __init__(self, weight: QuantizedMatrix) -> None:
+        self._weight = weight
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """Turn token ids [B, T] into vectors [B, T, E]."""
+        return self._weight.take(tokens)

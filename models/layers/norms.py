@@ -1,0 +1,20 @@
+"""Normalization by the root of the mean square.
+
+Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+
+class RMSNorm:
+    """Scales each position to root mean square 1, then by `weight` [E]."""
+
+    def __init__(self, weight: mx.array, eps: float) -> None:
+        self._weight = weight
+        self._eps = eps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Normalize the last axis of `x`."""
+        return mx.fast.rms_norm(x, self._weight, self._eps)

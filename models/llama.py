@@ -1,0 +1,204 @@
+"""Llama: a decoder with rotary positions, grouped queries and a gated feed-forward part.
+
+Source: Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288; Grattafiori et al. 2024, arXiv:2407.21783.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from models.checkpoint.dialects import read_float, read_int
+from models.checkpoint.errors import CheckpointRejected
+from models.checkpoint.weights import Weights
+from models.layers.activations import Gate, swiglu
+from models.layers.attention import Attend, attention, join_heads, split_heads
+from models.layers.cache import KVCache, Step
+from models.layers.rope import Rope, RopeConfig
+from models.step import NumericPath
+
+_MAX_COUNT = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The numbers that fix the graph. Source: `LlamaConfig` of Hugging Face's transformers.
+
+    Attributes:
+        hidden_size: width E of the model.
+        num_hidden_layers: number of blocks.
+        intermediate_size: width of the feed-forward part.
+        num_attention_heads: query heads H.
+        num_key_value_heads: key and value heads; each serves H / this many query heads.
+        head_dim: width D of a head; H * D need not be E.
+        vocab_size: tokens V.
+        rms_norm_eps: added to the mean square before the root.
+        rope: how positions turn into angles.
+        attention_bias: whether the four projections of attention add a bias.
+        mlp_bias: whether the three projections of the feed-forward part do.
+        tie_word_embeddings: whether the head is the embedding.
+    """
+
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope: RopeConfig
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    tie_word_embeddings: bool = False
+
+    @classmethod
+    def from_checkpoint(cls, raw: Mapping[str, Any], file: str = "config.json") -> Config:
+        """Read what a checkpoint's config says.
+
+        Args:
+            raw: keys and values in the style of Hugging Face.
+            file: base name of the file they come from, for errors.
+
+        Raises:
+            CheckpointRejected: a number is missing or out of range, or the config asks for attention within a window
+                or for a kind of rotary positions that this build lacks; named by its key.
+        """
+        _refuse_window(raw, file)
+        hidden_size = read_int(raw, "hidden_size", file, maximum=_MAX_COUNT)
+        heads = read_int(raw, "num_attention_heads", file, maximum=_MAX_COUNT)
+        return cls(
+            hidden_size=hidden_size,
+            num_hidden_layers=read_int(raw, "num_hidden_layers", file, maximum=_MAX_COUNT),
+            intermediate_size=read_int(raw, "intermediate_size", file, maximum=_MAX_COUNT),
+            num_attention_heads=heads,
+            num_key_value_heads=read_int(raw, "num_key_value_heads", file, default=heads, maximum=heads),
+            head_dim=read_int(raw, "head_dim", file, default=max(1, hidden_size // heads), maximum=_MAX_COUNT),
+            vocab_size=read_int(raw, "vocab_size", file, maximum=_MAX_COUNT),
+            rms_norm_eps=read_float(raw, "rms_norm_eps", file),
+            rope=RopeConfig.from_checkpoint(raw, file),
+            attention_bias=raw.get("attention_bias") is True,
+            mlp_bias=raw.get("mlp_bias") is True,
+            tie_word_embeddings=raw.get("tie_word_embeddings") is True,
+        )
+
+
+class Attention:
+    """Self-attention with cached keys and values."""
+
+    def __init__(self, config: Config, weights: Weights, prefix: str, attend: Attend) -> None:
+        width, bias = config.hidden_size, config.attention_bias
+        query_width = config.num_attention_heads * config.head_dim
+        kv_width = config.num_key_value_heads * config.head_dim
+        self.q_proj = weights.linear(f"{prefix}.q_proj", query_width, width, bias=bias)
+        self.k_proj = weights.linear(f"{prefix}.k_proj", kv_width, width, bias=bias)
+        self.v_proj = weights.linear(f"{prefix}.v_proj", kv_width, width, bias=bias)
+        self.o_proj = weights.linear(f"{prefix}.o_proj", width, query_width, bias=bias)
+        self._rope = Rope(config.head_dim, config.rope)
+        self._attend = attend
+        self._num_heads = config.num_attention_heads
+        self._num_kv_heads = config.num_key_value_heads
+        self._scale = config.head_dim**-0.5
+
+    def __call__(self, x: mx.array, step: Step, layer_index: int) -> mx.array:
+        """Mix each position of `x` [B, T, E] with what the sequence holds up to it."""
+        queries, keys, values = self.q_proj(x, step), self.k_proj(x, step), self.v_proj(x, step)
+        queries = self._rope(split_heads(queries, self._num_heads), step.offset)  # [B, T, H * D] -> [B, H, T, D]
+        keys = self._rope(split_heads(keys, self._num_kv_heads), step.offset)
+        values = split_heads(values, self._num_kv_heads)
+        keys, values = step.update(layer_index, keys, values)  # [B, H_kv, T, D] -> [B, H_kv, L, D]
+        mixed = self._attend(queries, keys, values, self._scale)
+        return self.o_proj(join_heads(mixed), step)  # [B, H, T, D] -> [B, T, E]
+
+
+class MLP:
+    """The gated feed-forward part."""
+
+    def __init__(self, config: Config, weights: Weights, prefix: str, gate: Gate) -> None:
+        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_proj = weights.linear(f"{prefix}.gate_proj", inner, width, bias=bias)
+        self.up_proj = weights.linear(f"{prefix}.up_proj", inner, width, bias=bias)
+        self.down_proj = weights.linear(f"{prefix}.down_proj", width, inner, bias=bias)
+        self._gate = gate
+
+    def __call__(self, x: mx.array, step: Step) -> mx.array:
+        """Apply the part to each position of `x` [B, T, E]."""
+        return self.down_proj(self._gate(self.gate_proj(x, step), self.up_proj(x, step)), step)
+
+
+class Block:
+    """One layer: attention, then feed-forward, each added to what went in."""
+
+    def __init__(self, self_attn: Attention, mlp: MLP, weights: Weights, prefix: str, config: Config) -> None:
+        self.self_attn = self_attn
+        self.mlp = mlp
+        norms = (config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = weights.norm(f"{prefix}.input_layernorm", *norms)
+        self.post_attention_layernorm = weights.norm(f"{prefix}.post_attention_layernorm", *norms)
+
+    def __call__(self, x: mx.array, step: Step, layer_index: int) -> mx.array:
+        """Apply the layer to `x` [B, T, E]."""
+        x = x + self.self_attn(self.input_layernorm(x), step, layer_index)
+        return x + self.mlp(self.post_attention_layernorm(x), step)
+
+
+class Llama:
+    """The whole model; `hidden` and `head` apart, so that only the positions in need get logits."""
+
+    def __init__(self, config: Config, weights: Weights, path: NumericPath) -> None:
+        """Take every tensor from `weights`.
+
+        Raises:
+            CheckpointCorrupt, CheckpointRejected: a tensor is missing or has another shape, by name.
+        """
+        self.config = config
+        self._dtype = weights.compute_dtype
+        self.embed_tokens = weights.embedding("model.embed_tokens", config.vocab_size, config.hidden_size)
+        gate, attend = swiglu(path), attention(path)
+        self.layers = [
+            _block(config, weights, f"model.layers.{index}", gate, attend) for index in range(config.num_hidden_layers)
+        ]
+        self.norm = weights.norm("model.norm", config.hidden_size, config.rms_norm_eps)
+        if config.tie_word_embeddings:
+            weights.ignore("lm_head")
+        head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+        self.lm_head = weights.linear(head, config.vocab_size, config.hidden_size)
+
+    def make_cache(self, num_slots: int) -> KVCache:
+        """Return an empty cache for `num_slots` sequences."""
+        config = self.config
+        return KVCache(config.num_hidden_layers, num_slots, config.num_key_value_heads, config.head_dim, self._dtype)
+
+    def hidden(self, step: Step) -> mx.array:
+        """Compute what the head reads, and add the step's keys and values to the cache.
+
+        Returns:
+            Compute dtype [B, T, E], not evaluated.
+        """
+        x = self.embed_tokens(step.tokens)  # [B, T] -> [B, T, E]
+        for index, layer in enumerate(self.layers):
+            x = layer(x, step, index)
+        return self.norm(x)
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Turn positions [B, N, E] into logits [B, N, V] in the compute dtype, not evaluated."""
+        return self.lm_head(hidden, None)
+
+
+def _block(config: Config, weights: Weights, prefix: str, gate: Gate, attend: Attend) -> Block:
+    self_attn = Attention(config, weights, f"{prefix}.self_attn", attend)
+    mlp = MLP(config, weights, f"{prefix}.mlp", gate)
+    return Block(self_attn, mlp, weights, prefix, config)
+
+
+def _refuse_window(raw: Mapping[str, Any], file: str) -> None:
+    layer_types = raw.get("layer_types") or ()
+    if any(kind != "full_attention" for kind in layer_types):
+        raise CheckpointRejected("has a layer that is not full_attention", file=file, key="layer_types")
+    if raw.get("sliding_window") is not None:
+        raise CheckpointRejected(
+            "asks for attention within a window, which is not run", file=file, key="sliding_window"
+        )

@@ -1,0 +1,201 @@
+"""config.json: nested configs, defaults, rope in its spellings, end-of-text ids, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.checkpoint.config import eos_ids, normalized_config, read_config, read_generation_config
+from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
+from tests.models.checkpoint.fuzzing import Patches, patched, patches, refusal_of
+from tests.support.tiny_checkpoints import llama_config
+
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def refused_key(config: dict[str, Any]) -> str:
+    with pytest.raises(CheckpointRejected) as caught:
+        normalized_config(config)
+    assert caught.value.file == "config.json"
+    return caught.value.key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hidden_size",
+        "num_hidden_layers",
+        "intermediate_size",
+        "num_attention_heads",
+        "vocab_size",
+        "rms_norm_eps",
+        "model_type",
+    ],
+)
+def test_names_a_missing_key(key: str) -> None:
+    assert refused_key(llama_config(**{key: None})) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", 0),
+        ("hidden_size", "64"),
+        ("hidden_size", True),
+        ("hidden_size", 64.0),
+        ("hidden_size", 1 << 40),
+        ("num_hidden_layers", -1),
+        ("num_hidden_layers", 10**9),
+        ("rms_norm_eps", float("nan")),
+        ("rms_norm_eps", -1e-5),
+        ("num_key_value_heads", 3),
+        ("num_key_value_heads", 8),
+        ("head_dim", 7),
+        ("hidden_act", "gelu"),
+        ("layer_types", ["sliding_attention"]),
+        ("attention_bias", "yes"),
+        ("rope_theta", 0),
+        ("partial_rotary_factor", 0.5),
+        ("eos_token_id", "2"),
+        ("eos_token_id", [2, -1]),
+        ("eos_token_id", True),
+        ("model_type", "mamba"),
+        ("text_config", 3),
+    ],
+)
+def test_names_a_key_whose_value_it_does_not_run(key: str, value: object) -> None:
+    assert refused_key(llama_config(**{key: value})) == key
+
+
+def test_fills_in_what_a_llama_leaves_out() -> None:
+    config = normalized_config(llama_config(num_key_value_heads=None, rope_theta=None))
+    assert (config["num_key_value_heads"], config["head_dim"], config["rope_theta"]) == (4, 16, 10000.0)
+    assert config["rope_scaling"] is None
+
+
+def test_a_given_head_width_stays() -> None:
+    assert normalized_config(llama_config(head_dim=32))["head_dim"] == 32
+
+
+def test_takes_the_text_part_of_a_wrapper() -> None:
+    inner = llama_config(eos_token_id=7)
+    inner.pop("tie_word_embeddings")
+    config = normalized_config(
+        {
+            "model_type": "llava",
+            "hidden_size": 1,
+            "tie_word_embeddings": True,
+            "eos_token_id": [8, 9],
+            "text_config": inner,
+        }
+    )
+    assert (config["model_type"], config["hidden_size"], config["tie_word_embeddings"]) == ("llama", 64, True)
+    assert eos_ids(config, "config.json") == {7, 8, 9}
+
+
+def test_a_wrapper_does_not_lend_its_sizes() -> None:
+    assert refused_key({"hidden_size": 64, "text_config": llama_config(hidden_size=None)}) == "hidden_size"
+
+
+@pytest.mark.parametrize(
+    ("given_keys", "theta", "scaling"),
+    [
+        ({"rope_scaling": None, "rope_theta": 5e5}, 5e5, None),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, 1e4, {"rope_type": "linear", "factor": 2.0}),
+        ({"rope_scaling": {"rope_type": "llama3", **LLAMA3}}, 1e4, {"rope_type": "llama3", **LLAMA3}),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 5e5, None),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}},
+            5e5,
+            {"rope_type": "llama3", **LLAMA3},
+        ),
+    ],
+)
+def test_both_spellings_of_rope_become_one(
+    given_keys: dict[str, Any], theta: float, scaling: dict[str, Any] | None
+) -> None:
+    config = normalized_config(llama_config() | given_keys)
+    assert (config["rope_theta"], config["rope_scaling"]) == (theta, scaling)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "key"),
+    [
+        ({"rope_type": "yarn", "factor": 4}, "rope_scaling.rope_type"),
+        ({"type": "dynamic", "factor": 4}, "rope_scaling.rope_type"),
+        ({"type": ["linear"]}, "rope_scaling.rope_type"),
+        ({"type": "linear"}, "rope_scaling.factor"),
+        ({"type": "linear", "factor": "2"}, "rope_scaling.factor"),
+        ({"rope_type": "llama3", **LLAMA3, "low_freq_factor": 4.0}, "rope_scaling.high_freq_factor"),
+        ({"rope_type": "llama3", "factor": 8.0}, "rope_scaling.low_freq_factor"),
+        ([], "rope_scaling"),
+    ],
+)
+def test_refuses_rope_that_it_does_not_run(scaling: object, key: str) -> None:
+    assert refused_key(llama_config(rope_scaling=scaling)) == key
+
+
+def test_end_ids_are_one_or_a_list() -> None:
+    assert eos_ids({"eos_token_id": 3}, "x") == {3}
+    assert eos_ids({"eos_token_id": [3, 4, 4]}, "x") == {3, 4}
+    assert eos_ids({"eos_token_id": None}, "x") == frozenset()
+
+
+def test_a_folder_without_generation_config_has_an_empty_one(tmp_path: Path) -> None:
+    assert read_generation_config(tmp_path) == ({}, b"")
+
+
+def test_says_that_config_json_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointMissing, match=r"^config.json: is not there$"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'"text"'])
+def test_refuses_what_is_no_json_object(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointCorrupt):
+        read_config(tmp_path)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = [
+    *llama_config(),
+    "head_dim",
+    "rope_scaling",
+    "rope_parameters",
+    "text_config",
+    "layer_types",
+    "quantization",
+    "hidden_act",
+]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4), st.sets(st.sampled_from(KEYS), max_size=2))
+def test_any_values_give_a_config_or_a_checkpoint_error(
+    tmp_path: Path, changes: dict[str, Any], removed: set[str]
+) -> None:
+    config = {key: value for key, value in (llama_config() | changes).items() if key not in removed}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    error = refusal_of(lambda: read_config(tmp_path))
+    assert error is None or error.file == "config.json"
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(patches(st.integers(0, 1000)))
+def test_mutated_bytes_give_a_config_or_a_checkpoint_error(tmp_path: Path, changes: Patches) -> None:
+    (tmp_path / "config.json").write_bytes(patched(json.dumps(llama_config()).encode(), changes))
+    error = refusal_of(lambda: read_config(tmp_path))
+    assert error is None or error.file == "config.json"

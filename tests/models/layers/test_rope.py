@@ -1,0 +1,74 @@
+"""Rotary positions against the formula, computed in float64."""
+
+import math
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from models.checkpoint.errors import CheckpointRejected
+from models.layers.rope import Rope, RopeConfig
+
+HEAD_DIM = 16
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def angles_a_token(raw: dict[str, Any]) -> list[float]:
+    """Radians by which each pair turns from one token to the next."""
+    scaling = raw.get("rope_scaling") or {}
+    plain = [raw["rope_theta"] ** (-2 * pair / HEAD_DIM) for pair in range(HEAD_DIM // 2)]
+    if not scaling:
+        return plain
+    if scaling["rope_type"] == "linear":
+        return [angle / scaling["factor"] for angle in plain]
+    stretched: list[float] = []
+    for angle in plain:
+        turns = scaling["original_max_position_embeddings"] * angle / (2 * math.pi)
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        kept = min(1.0, max(0.0, (turns - low) / (high - low)))
+        stretched.append(angle * (kept + (1 - kept) / scaling["factor"]))
+    return stretched
+
+
+def rotated(x: np.ndarray, raw: dict[str, Any], offset: int) -> np.ndarray:
+    """Rotate the halves of x [T, D] against each other."""
+    positions = offset + np.arange(len(x), dtype=np.float64)[:, None]
+    cosines, sines = np.cos(positions * angles_a_token(raw)), np.sin(positions * angles_a_token(raw))
+    first, second = x[:, : HEAD_DIM // 2], x[:, HEAD_DIM // 2 :]
+    return np.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=1)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 300])
+@pytest.mark.parametrize(
+    "scaling", [None, {"rope_type": "linear", "factor": 4.0}, LLAMA3], ids=["default", "linear", "llama3"]
+)
+def test_turns_each_pair_by_its_angle(scaling: dict[str, Any] | None, offset: int) -> None:
+    raw = {"rope_theta": 10_000.0, "rope_scaling": scaling}
+    x = np.random.default_rng(3).normal(size=(5, HEAD_DIM))
+    rope = Rope(HEAD_DIM, RopeConfig.from_checkpoint(raw))
+    ours = np.array(rope(mx.array(x.astype(np.float32))[None, None], offset))[0, 0]
+    assert np.abs(ours - rotated(x, raw, offset)).max() < 2e-4
+
+
+def test_the_type_may_stand_under_its_old_name() -> None:
+    config = RopeConfig.from_checkpoint({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}})
+    assert (config.kind, config.factor) == ("linear", 2.0)
+
+
+@pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "su"])
+def test_refuses_a_type_that_it_lacks_by_name(kind: str) -> None:
+    with pytest.raises(CheckpointRejected, match=rf"config\.json: rope_scaling\.rope_type: the type {kind} is not"):
+        RopeConfig.from_checkpoint({"rope_theta": 1e4, "rope_scaling": {"rope_type": kind, "factor": 2.0}})
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3"])
+def test_refuses_a_stretch_without_its_factor_by_key(kind: str) -> None:
+    with pytest.raises(CheckpointRejected, match=r"config\.json: rope_scaling\.factor: is missing"):
+        RopeConfig.from_checkpoint({"rope_theta": 1e4, "rope_scaling": {"rope_type": kind}})

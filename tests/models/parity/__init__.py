@@ -1,0 +1,1 @@
+"""Numbers compared with those of other implementations."""

@@ -1,0 +1,126 @@
+"""The one-shot `describe`: what it says of a checkpoint, that it needs no MLX, and how it refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from pomona.v1 import model_pb2
+
+from models.checkpoint.errors import CheckpointRejected
+from tests.support.tiny_checkpoints import llama_config, write_folder, write_llama_gguf
+from worker.describe import default_sampling, default_stopping, describe, main
+
+
+def test_says_what_the_headers_say(tmp_path: Path) -> None:
+    model = describe(write_llama_gguf(tmp_path / "m.gguf"))
+    assert model.architecture == "llama"
+    assert model.quantization == "affine 4-bit g32, mixed"
+    assert list(model.tasks) == [model_pb2.Model.TASK_GENERATE]
+    assert model.limits.max_context_tokens == 512
+    assert len(model.revision) == 16
+
+
+def test_a_plain_checkpoint_has_no_quantization(tmp_path: Path) -> None:
+    assert describe(write_folder(tmp_path / "a")).quantization == ""
+
+
+def test_claims_nothing_that_this_build_lacks(tmp_path: Path) -> None:
+    capabilities = describe(write_folder(tmp_path / "a")).generation
+    flags = {field.name for field in capabilities.DESCRIPTOR.fields if field.cpp_type == field.CPPTYPE_BOOL}
+    assert {field.name: value for field, value in capabilities.ListFields()} == dict.fromkeys(flags, False)
+
+
+def test_a_file_without_defaults_means_the_model_s_own_distribution() -> None:
+    sampling = default_sampling({})
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 1.0, 0, 0.0)
+    assert sampling.repetition_penalty == 1.0
+
+
+def test_takes_the_defaults_of_generation_config() -> None:
+    given = {
+        "do_sample": True,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "top_k": 20,
+        "min_p": None,
+        "repetition_penalty": 1.5,
+    }
+    sampling = default_sampling(given)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.25, 20, 0.0)
+    assert sampling.repetition_penalty == 1.5
+
+
+def test_do_sample_false_is_greedy() -> None:
+    assert default_sampling({"do_sample": False, "temperature": 0.5}).temperature == 0.0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", -1),
+        ("top_k", 2.5),
+        ("top_k", 1 << 31),
+        ("min_p", 2),
+        ("repetition_penalty", 0.0),
+        ("max_new_tokens", 0),
+        ("max_new_tokens", 1 << 32),
+    ],
+)
+def test_names_a_default_that_no_request_could_ask_for(key: str, value: Any) -> None:
+    read = default_stopping if key == "max_new_tokens" else default_sampling
+    with pytest.raises(CheckpointRejected) as caught:
+        read({key: value})
+    assert (caught.value.file, caught.value.key) == ("generation_config.json", key)
+
+
+def test_takes_the_length_of_generation_config() -> None:
+    assert default_stopping({"max_new_tokens": 99}).max_tokens == 99
+    assert not default_stopping({}).HasField("max_tokens")
+
+
+def test_prints_a_message_that_the_contract_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "a", generation_config={"temperature": 0.5})
+    assert main([str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert json_format.Parse(printed, model_pb2.Model()) == describe(folder)
+
+
+def test_prints_why_it_refuses_without_the_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "a", llama_config(hidden_size=None), {})
+    assert main([str(folder)]) == 3
+    assert json.loads(capsys.readouterr().out) == {
+        "reason": "CHECKPOINT_REJECTED",
+        "message": "config.json: hidden_size: is missing",
+        "metadata": {"file": "config.json", "key": "hidden_size"},
+    }
+
+
+def test_prints_that_a_folder_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "nothing")]) == 3
+    failure = json.loads(capsys.readouterr().out)
+    assert (failure["reason"], failure["metadata"]) == ("CHECKPOINT_REJECTED", {"file": "nothing"})
+
+
+def test_wants_one_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_imports_no_mlx(tmp_path: Path) -> None:
+    path = write_llama_gguf(tmp_path / "m.gguf")
+    script = "import sys; from worker.describe import main; main(sys.argv[1:]); print('mlx' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", script, str(path)], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert run.stdout.splitlines()[-1] == "False"

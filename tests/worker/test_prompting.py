@@ -1,0 +1,71 @@
+"""Prompts become token ids beside the event loop, within bounds."""
+
+import asyncio
+import threading
+
+import pytest
+
+from worker.chat import ChatPrompt
+from worker.errors import ContextTooLong, DeadlineExceeded, InvalidField, UnsupportedOption
+from worker.prompting import EXACT_TEXT_BYTES, MAX_TEXT_BYTES, Prompter
+from worker.validation import TextPrompt, TokenPrompt
+
+
+class Letters:
+    """A tokenizer of one token a letter, which puts 0 in front and can be held up."""
+
+    bos_token = "^"
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.may_go.set()
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        assert self.may_go.wait(10)
+        return [0] * add_special_tokens + [ord(letter) for letter in text if letter != " "]
+
+
+def prompter(tokenizer: Letters | None = None, max_context_tokens: int = 100) -> Prompter:
+    return Prompter(tokenizer or Letters(), None, max_context_tokens)
+
+
+async def test_a_text_gets_the_special_tokens_unless_it_has_them() -> None:
+    assert await prompter().token_ids(TextPrompt("p", "a"), None) == (0, 97)
+    assert await prompter().token_ids(TextPrompt("p", "^a"), None) == (94, 97)
+
+
+async def test_token_ids_stay_as_they_are() -> None:
+    assert await prompter().token_ids(TokenPrompt("p", (5, 6)), None) == (5, 6)
+
+
+async def test_a_text_without_tokens_is_refused() -> None:
+    tokenizer = Letters()
+    tokenizer.bos_token = " "
+    with pytest.raises(InvalidField, match="no tokens"):
+        await prompter(tokenizer).token_ids(TextPrompt("p", " "), None)
+
+
+async def test_a_text_that_cannot_fit_is_never_tokenized() -> None:
+    tokenizer = Letters()
+    tokenizer.may_go.clear()
+    with pytest.raises(ContextTooLong):
+        await prompter(tokenizer).token_ids(TextPrompt("p", "x" * (EXACT_TEXT_BYTES + 1)), None)
+    with pytest.raises(InvalidField, match="bytes of text"):
+        await prompter(tokenizer, 1 << 20).token_ids(TextPrompt("p", "x" * (MAX_TEXT_BYTES + 1)), None)
+
+
+async def test_a_chat_needs_a_template() -> None:
+    with pytest.raises(UnsupportedOption, match=r"spec\.chat"):
+        await prompter().token_ids(ChatPrompt("spec.chat", ({"role": "user", "content": "x"},)), None)
+
+
+async def test_the_deadline_holds_while_others_tokenize() -> None:
+    tokenizer = Letters()
+    tokenizer.may_go.clear()
+    busy = prompter(tokenizer)
+    first = [asyncio.ensure_future(busy.token_ids(TextPrompt("p", "a"), None)) for _ in range(2)]
+    with pytest.raises(DeadlineExceeded):
+        await busy.token_ids(TextPrompt("p", "a"), 0.02)
+    tokenizer.may_go.set()
+    assert await asyncio.gather(*first) == [(0, 97)] * 2
+    busy.close()

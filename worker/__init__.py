@@ -1,0 +1,1 @@
+"""The process that holds one model and serves it on its own socket."""

@@ -1,0 +1,127 @@
+"""What a checkpoint is and can do, told from its headers alone: the one-shot `describe`, which imports no MLX."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from pomona.v1 import generation_pb2, model_pb2
+
+from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from models.checkpoint.config import GENERATION_CONFIG_FILE
+from models.checkpoint.errors import CheckpointError, CheckpointRejected
+
+EXIT_REJECTED = 3
+EXIT_USAGE = 2
+
+# Inclusive; `top_p` and `repetition_penalty` may not be 0.
+_SAMPLING_RANGES = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, (1 << 31) - 1),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, 100.0),
+}
+_NEVER_ZERO = frozenset({"top_p", "repetition_penalty"})
+_MAX_TOKENS = (1 << 32) - 1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the description of the checkpoint at `argv[0]` as JSON, and return the exit code.
+
+    A checkpoint that cannot be used is told as `{"reason", "message", "metadata"}` with exit code 3.
+    """
+    if len(argv) != 1:
+        sys.stderr.write("usage: python -P -m worker describe PATH\n")
+        return EXIT_USAGE
+    try:
+        model = describe(Path(argv[0]))
+    except CheckpointError as error:
+        failure = {"reason": error.reason, "message": str(error), "metadata": error.metadata}
+        sys.stdout.write(json.dumps(failure) + "\n")
+        return EXIT_REJECTED
+    sys.stdout.write(json_format.MessageToJson(model, indent=None) + "\n")
+    return 0
+
+
+def describe(path: Path) -> model_pb2.Model:
+    """Return what the headers of the checkpoint at `path` say.
+
+    Raises:
+        CheckpointError: it is not there, corrupt, or nothing that this build runs.
+    """
+    return model_message(open_checkpoint(path))
+
+
+def model_message(checkpoint: Checkpoint) -> model_pb2.Model:
+    """Return the part of a `Model` message that follows from the checkpoint alone.
+
+    Raises:
+        CheckpointRejected: generation_config.json holds a default that no request could ask for.
+    """
+    return model_pb2.Model(
+        revision=checkpoint.revision,
+        architecture=checkpoint.architecture,
+        quantization=str(checkpoint.quantization or ""),
+        tasks=[model_pb2.Model.TASK_GENERATE],
+        limits=model_pb2.ModelLimits(max_context_tokens=checkpoint.limits.max_position_embeddings or 0),
+        generation=_capabilities(),
+        default_sampling=default_sampling(checkpoint.generation_config),
+        default_stopping=default_stopping(checkpoint.generation_config),
+    )
+
+
+def default_sampling(generation_config: Mapping[str, Any]) -> generation_pb2.SamplingParams:
+    """Return how a request is sampled that says nothing about it.
+
+    `do_sample: false` means temperature 0. Otherwise temperature, top_p, top_k, min_p and repetition_penalty are those
+    of the file; without it temperature and top_p are 1, top_k and min_p 0, and repetition_penalty 1: the model's own
+    distribution. A null in the file is nothing.
+
+    Raises:
+        CheckpointRejected: a value is out of range, naming the key.
+    """
+    values: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    for key, (low, high) in _SAMPLING_RANGES.items():
+        value = generation_config.get(key)
+        if value is None:
+            continue
+        kinds = (int,) if key == "top_k" else (int, float)
+        if type(value) not in kinds or not low <= value <= high or (key in _NEVER_ZERO and not value):
+            raise CheckpointRejected(f"is not within {low} to {high}", file=GENERATION_CONFIG_FILE, key=key)
+        values[key] = value
+    if generation_config.get("do_sample") is False:
+        values["temperature"] = 0.0
+    return generation_pb2.SamplingParams(**values)
+
+
+def default_stopping(generation_config: Mapping[str, Any]) -> generation_pb2.StoppingParams:
+    """Return when a request ends that says nothing about it: after `max_new_tokens`, where the file has it.
+
+    Raises:
+        CheckpointRejected: it is no positive number of tokens.
+    """
+    limit = generation_config.get("max_new_tokens")
+    if limit is None:
+        return generation_pb2.StoppingParams()
+    if type(limit) is not int or not 1 <= limit <= _MAX_TOKENS:
+        raise CheckpointRejected("is no number of tokens", file=GENERATION_CONFIG_FILE, key="max_new_tokens")
+    return generation_pb2.StoppingParams(max_tokens=limit)
+
+
+def _capabilities() -> model_pb2.GenerationCapabilities:
+    """Say what this build can do beside plain text: nothing yet."""
+    return model_pb2.GenerationCapabilities(
+        logprobs=False,
+        json_schema=False,
+        regex=False,
+        lark_grammar=False,
+        tool_calls=False,
+        reasoning=False,
+        adapters=False,
+        prefix_cache=False,
+    )

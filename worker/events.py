@@ -1,0 +1,101 @@
+"""What the engine tells a request's reader, in plain types.
+
+Order: `Started`, any number of `PrefillProgress`, any number of `TextDelta`, `SequenceFinished`, `Completed`. A request
+that fails ends with `Failed` instead, at any point of that order and with nothing after it.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class FinishReason(Enum):
+    """Why a sequence ended by itself."""
+
+    EOS = "eos"
+    STOP = "stop"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT_LENGTH = "context_length"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request: what its prompt holds and what was sampled, the token that ended it included."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of one request in microseconds of a monotonic clock; 0 for a phase that it never reached."""
+
+    queue_us: int = 0
+    prefill_us: int = 0
+    decode_us: int = 0
+    time_to_first_token_us: int = 0
+    total_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDetail:
+    """One sampled token: its id and the bytes that it adds to the text."""
+
+    id: int
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prefill of the request begins."""
+
+    prompt_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """So many tokens of the prompt have been computed."""
+
+    processed_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New output since the previous delta: whole code points, which may be none while a stop string can still match.
+
+    `token_count` adds up to the completion tokens of the usage. `tokens` is empty unless the request asked for details.
+    """
+
+    text: str
+    tokens: tuple[TokenDetail, ...] = ()
+    token_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFinished:
+    """The sequence has all its output; at most one of the three matches is set."""
+
+    reason: FinishReason
+    stop_string: str | None = None
+    stop_token_id: int | None = None
+    eos_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The request ended well; nothing follows."""
+
+    usage: Usage
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request ended with an error; nothing follows. `usage` counts what was computed until then."""
+
+    error: Exception
+    usage: Usage
+
+
+Event = Started | PrefillProgress | TextDelta | SequenceFinished | Completed | Failed

@@ -1,0 +1,162 @@
+"""What the engine and a workload say to each other about one request, and the workload's side of the contract."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from worker.errors import DeadlineExceeded, SlowReader, WorkerError
+from worker.events import Event, Usage
+from worker.outbox import Outbox
+
+
+class Request(Protocol):
+    """What the engine must know of a request, whatever its kind."""
+
+    @property
+    def request_id(self) -> str:
+        """Unique among the requests in flight."""
+        ...
+
+    @property
+    def deadline(self) -> float | None:
+        """In seconds of the engine's clock."""
+        ...
+
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Job(Generic[R]):
+    """One request inside the engine.
+
+    Attributes:
+        submitted: when it came, in seconds of the engine's clock.
+        full_since: since when its reader has been behind; None: it is not.
+    """
+
+    request: R
+    outbox: Outbox
+    submitted: float
+    full_since: float | None = None
+
+    def overdue(self, now: float, slow_reader_s: float) -> WorkerError | None:
+        """Return why the job must end now, if it must; notes since when its reader is behind."""
+        if self.request.deadline is not None and now >= self.request.deadline:
+            return DeadlineExceeded()
+        if not self.outbox.is_full:
+            self.full_since = None
+        elif self.full_since is None:
+            self.full_since = now
+        elif now - self.full_since >= slow_reader_s:
+            return SlowReader(now - self.full_since)
+        return None
+
+    def moments(self, slow_reader_s: float) -> list[float]:
+        """Return when it may become overdue."""
+        slow = [] if self.full_since is None else [self.full_since + slow_reader_s]
+        return slow if self.request.deadline is None else [*slow, self.request.deadline]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """What can be said of a request in flight. `state` is a word: queued, prefilling, decoding or paused."""
+
+    request_id: str
+    state: str
+    submitted: float
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A workload's totals; requests that ended count too where the name says total."""
+
+    running: int = 0
+    queued: int = 0
+    prompt_tokens_total: int = 0
+    completion_tokens_total: int = 0
+
+
+class Plan(Protocol):
+    """One tick's work."""
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """Whose work it is: these fail when the tick does."""
+        ...
+
+
+P = TypeVar("P", bound=Plan)
+
+
+class Reporter(Protocol[R]):
+    """How a running tick tells the engine what happened."""
+
+    def post(self, job: Job[R], event: Event) -> None:
+        """Send an event to the reader of a job; `Completed` and `Failed` end the job."""
+        ...
+
+    def flush(self) -> None:
+        """Send what was posted now: called where the tick goes on with something long."""
+        ...
+
+    def aside(self, work: Callable[[], T]) -> Future[T]:
+        """Have plain Python done on another thread while this one waits for the device."""
+        ...
+
+    def tick(self) -> None:
+        """Say that work moves: a chunk, a row's step, a window."""
+        ...
+
+
+class Workload(Protocol[R, P]):
+    """A kind of work.
+
+    All methods but `view` and `counts` are called on the engine's thread, and `load` before the others.
+
+    A job belongs to the workload from `admit` until it posts the job's last event or `drop` is called.
+    """
+
+    @property
+    def max_jobs(self) -> int:
+        """How many jobs may run and wait at once; read on the event loop."""
+        ...
+
+    def load(self, report: Callable[[object], None]) -> object:
+        """Make ready; calls `report` with its progress and returns what `Engine.load` returns."""
+        ...
+
+    def admit(self, job: Job[R]) -> None:
+        """Queue a job. Raises a `WorkerError` to refuse it."""
+        ...
+
+    def plan(self) -> P | None:
+        """Choose the next tick's work; None when there is none for now. Reserves nothing that `drop` cannot free."""
+        ...
+
+    def run(self, plan: P, reporter: Reporter[R]) -> None:
+        """Do one tick's work."""
+        ...
+
+    def drop(self, request_id: str) -> Usage:
+        """Forget a job and free what it holds, whatever state it is in, and say what it consumed."""
+        ...
+
+    def view(self, job: Job[R]) -> RequestView:
+        """Describe a job; called on the event loop, so it only reads."""
+        ...
+
+    def counts(self) -> Counts:
+        """Count; called on the event loop, so it only reads."""
+        ...
+
+    def recover(self) -> None:
+        """Give back what a failed tick may have left, once its jobs are dropped."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; the last call."""
+        ...

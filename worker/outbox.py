@@ -1,0 +1,146 @@
+"""What a request's reader has not taken yet.
+
+The engine never waits for a reader: events pile up here, waiting deltas merge into one, and the bytes are bounded by
+the engine pausing the row while `is_full`.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from worker.events import Completed, Event, Failed, PrefillProgress, TextDelta
+
+DETAIL_BYTES = 16
+
+
+class Outbox:
+    """Events of one request on their way from the engine to the reader.
+
+    `charge` belongs to the engine's thread, the byte counts may be read there, and all else belongs to the event loop.
+    Each of the two byte counters has one writer, so their difference needs no lock.
+
+    Args:
+        max_bytes: of text and token details that may wait.
+        coalesce_tokens: hold a delta back until it has so many tokens; 0: no such bound.
+        coalesce_interval_s: hold a delta back for so long at most; 0: no such bound. Whichever bound is reached first
+            lets the delta go, and so does any other event behind it, or a full outbox.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        coalesce_tokens: int = 0,
+        coalesce_interval_s: float = 0.0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._coalesce_tokens = coalesce_tokens
+        self._coalesce_interval_s = coalesce_interval_s
+        self._clock = clock
+        self._events: deque[Event] = deque()
+        self._parts: list[TextDelta] = []
+        self._part_tokens = 0
+        self._parts_since = 0.0
+        self._arrived = asyncio.Event()
+        self._charged_bytes = 0
+        self._taken_bytes = 0
+        self._on_room: Callable[[], None] | None = None
+        self._is_closed = False
+        self._is_complete = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader is so far behind that its row should pause."""
+        return self.waiting_bytes >= self._max_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that the engine has sent and the reader has not taken; 0 once closed."""
+        return 0 if self._is_closed else self._charged_bytes - self._taken_bytes
+
+    def charge(self, event: Event) -> None:
+        """Count an event that the engine is about to hand over."""
+        self._charged_bytes += _size(event)
+
+    def notify_room(self, on_room: Callable[[], None]) -> None:
+        """Have `on_room` called whenever the outbox is no longer full."""
+        self._on_room = on_room
+
+    def put(self, event: Event) -> None:
+        """Add an event that was charged; ignored once closed, and after the last one."""
+        if self._is_closed or self._is_complete:
+            return
+        self._is_complete = isinstance(event, Completed | Failed)
+        if isinstance(event, TextDelta):
+            if not self._parts:
+                self._parts_since = self._clock()
+            self._parts.append(event)
+            self._part_tokens += event.token_count
+        else:
+            self._seal()
+            if isinstance(event, PrefillProgress) and self._events and isinstance(self._events[-1], PrefillProgress):
+                self._events.pop()
+            self._events.append(event)
+        self._arrived.set()
+
+    async def take(self) -> Event:
+        """Wait for the next event and return it.
+
+        The wait ends because the engine ends every request with `Completed` or `Failed`.
+        """
+        while not self._events:
+            pause_s = self._hold_s()
+            if pause_s is not None and pause_s <= 0:
+                self._seal()
+                break
+            self._arrived.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._arrived.wait()
+        event = self._events.popleft()
+        self._count_taken(_size(event))
+        return event
+
+    def close(self) -> None:
+        """Drop what waits and all that comes: the reader has gone."""
+        self._is_closed = True
+        self._events.clear()
+        self._parts.clear()
+        if self._on_room is not None:
+            self._on_room()
+
+    def _hold_s(self) -> float | None:
+        """Return how long the waiting delta is held back; None: until something else comes."""
+        if not self._parts:
+            return None
+        is_each_token = self._coalesce_tokens == 0 and self._coalesce_interval_s == 0
+        if is_each_token or self.is_full or 0 < self._coalesce_tokens <= self._part_tokens:
+            return 0.0
+        if self._coalesce_interval_s == 0:
+            return None
+        return self._parts_since + self._coalesce_interval_s - self._clock()
+
+    def _seal(self) -> None:
+        if not self._parts:
+            return
+        text = "".join(part.text for part in self._parts)
+        tokens = tuple(token for part in self._parts for token in part.tokens)
+        self._events.append(TextDelta(text, tokens, self._part_tokens))
+        self._parts.clear()
+        self._part_tokens = 0
+
+    def _count_taken(self, num_bytes: int) -> None:
+        was_full = self.is_full
+        self._taken_bytes += num_bytes
+        if was_full and not self.is_full and self._on_room is not None:
+            self._on_room()
+
+
+def _size(event: Event) -> int:
+    if not isinstance(event, TextDelta):
+        return 0
+    return len(event.text.encode()) + sum(DETAIL_BYTES + len(token.raw) for token in event.tokens)

@@ -1,0 +1,25 @@
+"""The loaded model as the services use it."""
+
+from dataclasses import dataclass
+
+from pomona.v1 import common_pb2
+
+from worker.prompting import Prompter
+from worker.validation import ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a request needs beside the engine.
+
+    Attributes:
+        prompter: makes token ids of prompts.
+        facts: bounds and defaults.
+        eos_token_ids: every id that ends a text.
+        resolved: which model answers, exactly.
+    """
+
+    prompter: Prompter
+    facts: ModelFacts
+    eos_token_ids: frozenset[int]
+    resolved: common_pb2.ResolvedModel

@@ -1,0 +1,133 @@
+"""What every call on the worker's socket passes: credentials first, the stamps of the gateway, and failures last."""
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import grpc
+from google.protobuf.message import Message
+
+from worker.errors import CredentialsInvalid, MalformedRequest, ResponseTooLarge, status_of
+from worker.events import Usage
+from worker.validation import Envelope
+
+SECRET_KEY = "x-pomona-secret"  # noqa: S105  (the key's name)
+MODEL_KEY = "x-pomona-model"
+REQUEST_ID_KEY = "x-pomona-request-id"
+PRIORITY_KEY = "x-pomona-priority"
+PRINCIPAL_KEY = "x-pomona-principal"
+BEGUN = (("x-pomona-begun", "1"),)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+
+@dataclass(slots=True)
+class Call:
+    """One call as its service sees it.
+
+    Attributes:
+        context: of gRPC.
+        stamps: metadata that the gateway set, by key.
+        usage: what a failed request consumed; goes into the trailers of the failure.
+    """
+
+    context: Context
+    stamps: dict[str, str]
+    usage: Usage | None = None
+
+    @property
+    def principal(self) -> str:
+        """Who called the gateway."""
+        return self.stamps.get(PRINCIPAL_KEY, "")
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the caller's deadline; None where there is none."""
+        return self.context.time_remaining()
+
+    def check_envelope(self, envelope: Envelope, model: str) -> None:
+        """Refuse a body that says something else than the gateway read in it.
+
+        Raises:
+            MalformedRequest: it does, or it is for another model than this worker's.
+        """
+        read = (self.stamps.get(MODEL_KEY), self.stamps.get(REQUEST_ID_KEY), self.stamps.get(PRIORITY_KEY))
+        if read != (envelope.model, envelope.request_id, str(envelope.priority)) or envelope.model != model:
+            raise MalformedRequest("the request's first fields differ from what the gateway read in them")
+
+    async def begin(self) -> None:
+        """Send the initial metadata, which says that work has begun.
+
+        It is never empty: a call that breaks before shows empty metadata too.
+        """
+        await self.context.send_initial_metadata(BEGUN)
+
+    async def send(self, message: Message) -> None:
+        """Send one message of a stream; waits while the caller's window is full."""
+        await self.context.write(message.SerializeToString())
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Makes handlers of methods that take raw bytes and may raise anything.
+
+    Attributes:
+        secret: what the gateway shows on each call.
+        model: canonical name, for errors.
+        max_response_bytes: of a unary answer.
+    """
+
+    secret: str
+    model: str
+    max_response_bytes: int
+
+    def unary(self, answer: Callable[[bytes, Call], Awaitable[Message]]) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Make a handler that sends what `answer` returns."""
+
+        async def handle(body: bytes, context: Context) -> bytes:
+            call = _call_of(context)
+            try:
+                self._authenticate(call)
+                return self._serialized(await answer(body, call))
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
+                return await self._abort(call, error)
+
+        return grpc.unary_unary_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType]
+
+    def stream(self, answer: Callable[[bytes, Call], Awaitable[None]]) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Make a handler of a method that sends its messages itself."""
+
+        async def handle(body: bytes, context: Context) -> None:
+            call = _call_of(context)
+            try:
+                self._authenticate(call)
+                await answer(body, call)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
+                await self._abort(call, error)
+
+        return grpc.unary_stream_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType]
+
+    def _serialized(self, message: Message) -> bytes:
+        body = message.SerializeToString()
+        if len(body) > self.max_response_bytes:
+            raise ResponseTooLarge(self.max_response_bytes)
+        return body
+
+    def _authenticate(self, call: Call) -> None:
+        shown = call.stamps.get(SECRET_KEY, "")
+        if not hmac.compare_digest(shown.encode(), self.secret.encode()):
+            raise CredentialsInvalid
+
+    async def _abort(self, call: Call, error: Exception) -> bytes:
+        failure = status_of(error, model=self.model, usage=call.usage)
+        await call.context.abort(failure.code, failure.message, failure.trailers)
+
+
+def _call_of(context: Context) -> Call:
+    metadata = context.invocation_metadata() or ()
+    return Call(context, {key: value for key, value in metadata if isinstance(value, str)})

@@ -1,0 +1,118 @@
+"""The GenerationService: reads a request strictly, has it generated, and sends what comes of it."""
+
+from collections.abc import Callable
+
+import grpc
+from pomona.v1 import common_pb2
+from pomona.v1 import generation_pb2 as pb
+
+from worker.errors import ResponseTooLarge
+from worker.events import Completed, Event, SequenceFinished, Started, TextDelta
+from worker.served import ServedModel
+from worker.services import messages
+from worker.services.edge import Call, Edge
+from worker.services.reading import Desk, Reading
+from worker.validation import read_count, read_generation
+
+SERVICE = "pomona.v1.GenerationService"
+
+
+class GenerationService:
+    """Answers Generate, StreamGenerate and CountTokens.
+
+    Args:
+        desk: where generations are handed in.
+        served: returns the loaded model; raises what a caller gets while there is none.
+        max_response_bytes: of a unary answer.
+    """
+
+    def __init__(self, desk: Desk, served: Callable[[], ServedModel], max_response_bytes: int) -> None:
+        self._desk = desk
+        self._served = served
+        self._max_response_bytes = max_response_bytes
+
+    def handlers(self, edge: Edge) -> grpc.GenericRpcHandler:
+        """Return the methods of this service for a server."""
+        methods = {
+            "Generate": edge.unary(self.generate),
+            "StreamGenerate": edge.stream(self.stream_generate),
+            "CountTokens": edge.unary(self.count_tokens),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def generate(self, body: bytes, call: Call) -> pb.GenerateResponse:
+        """Return the whole result: what the events of the stream add up to."""
+        served = self._served()
+        generation = read_generation(body, pb.GenerateRequest, served.facts)
+        answer = _Answer(served, generation.envelope.request_id, self._max_response_bytes)
+        async with Reading(self._desk, served, generation, call, "Generate") as reading:
+            while not answer.is_complete:
+                event = await reading.take()
+                if isinstance(event, Started):
+                    await call.begin()
+                answer.add(event)
+        return answer.response
+
+    async def stream_generate(self, body: bytes, call: Call) -> None:
+        """Send each event of the engine as a message."""
+        served = self._served()
+        generation = read_generation(body, pb.StreamGenerateRequest, served.facts)
+        event_number = 0
+        event: Event | None = None
+        async with Reading(self._desk, served, generation, call, "StreamGenerate") as reading:
+            while not isinstance(event, Completed):
+                event = await reading.take()
+                if isinstance(event, Started):
+                    await call.begin()
+                message = messages.stream_message(event, served.resolved, generation.envelope.request_id)
+                message.event_number = event_number
+                await call.send(message)
+                event_number += 1
+
+    async def count_tokens(self, body: bytes, call: Call) -> pb.CountTokensResponse:
+        """Count the tokens of a prompt; one over the context is counted too."""
+        served = self._served()
+        count = read_count(body)
+        call.check_envelope(count.envelope, served.resolved.model)
+        ids = await served.prompter.token_ids(count.prompt, call.time_remaining())
+        return pb.CountTokensResponse(
+            resolved_model=served.resolved,
+            token_count=len(ids),
+            token_ids=common_pb2.TokenIds(ids=ids) if count.return_token_ids else None,
+            max_context_tokens=served.facts.max_context_tokens,
+        )
+
+
+class _Answer:
+    """A unary answer while its events come."""
+
+    def __init__(self, served: ServedModel, request_id: str, max_bytes: int) -> None:
+        self.response = pb.GenerateResponse(resolved_model=served.resolved, request_id=request_id)
+        self.is_complete = False
+        self._sequence = self.response.sequences.add()
+        self._texts: list[str] = []
+        self._num_bytes = 0
+        self._max_bytes = max_bytes
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.response.seed = event.seed
+            case TextDelta():
+                self._add_delta(event)
+            case SequenceFinished():
+                self._sequence.finish.CopyFrom(messages.finish(event))
+            case Completed():
+                self._sequence.text = "".join(self._texts)
+                self.response.usage.CopyFrom(messages.usage(event.usage))
+                self.response.timing.CopyFrom(messages.timing(event.timing))
+                self.is_complete = True
+            case _:
+                pass
+
+    def _add_delta(self, delta: TextDelta) -> None:
+        self._num_bytes += messages.size_bound(delta)
+        if self._num_bytes > self._max_bytes:
+            raise ResponseTooLarge(self._max_bytes)
+        self._texts.append(delta.text)
+        self._sequence.tokens.extend(messages.token_info(token) for token in delta.tokens)

@@ -1,0 +1,97 @@
+"""Turns the engine's plain events into messages of the contract."""
+
+from pomona.v1 import common_pb2
+from pomona.v1 import generation_pb2 as pb
+
+from worker.events import (
+    Completed,
+    Event,
+    Failed,
+    FinishReason,
+    PrefillProgress,
+    SequenceFinished,
+    Started,
+    TextDelta,
+    Timing,
+    TokenDetail,
+    Usage,
+)
+
+# What a token of an answer takes on the wire beside its bytes, at most: tags, lengths, a 32-bit id.
+TOKEN_INFO_BYTES = 16
+
+FINISH_REASONS = {
+    FinishReason.EOS: pb.FINISH_REASON_EOS,
+    FinishReason.STOP: pb.FINISH_REASON_STOP,
+    FinishReason.MAX_TOKENS: pb.FINISH_REASON_MAX_TOKENS,
+    FinishReason.CONTEXT_LENGTH: pb.FINISH_REASON_CONTEXT_LENGTH,
+}
+
+
+def stream_message(event: Event, resolved: common_pb2.ResolvedModel, request_id: str) -> pb.StreamGenerateResponse:
+    """Return the message of a stream that says `event`; its number is still to be set.
+
+    Raises:
+        TypeError: a failure is no message but a status.
+    """
+    message = pb.StreamGenerateResponse()
+    match event:
+        case Started():
+            message.started.resolved_model.CopyFrom(resolved)
+            message.started.request_id = request_id
+            message.started.prompt_tokens = event.prompt_tokens
+            message.started.seed = event.seed
+        case PrefillProgress():
+            message.prefill_progress.processed_tokens = event.processed_tokens
+            message.prefill_progress.total_tokens = event.total_tokens
+        case TextDelta():
+            message.delta.text = event.text
+            message.delta.channel = pb.CHANNEL_CONTENT
+            message.delta.token_count = event.token_count
+            message.delta.tokens.extend(token_info(token) for token in event.tokens)
+        case SequenceFinished():
+            message.sequence_finished.finish.CopyFrom(finish(event))
+        case Completed():
+            message.completed.usage.CopyFrom(usage(event.usage))
+            message.completed.timing.CopyFrom(timing(event.timing))
+        case Failed():
+            raise TypeError("a failure is a status")
+    return message
+
+
+def finish(event: SequenceFinished) -> pb.Finish:
+    """Return why a sequence ended, and what matched."""
+    finished = pb.Finish(reason=FINISH_REASONS[event.reason])
+    if event.stop_string is not None:
+        finished.stop_string = event.stop_string
+    elif event.stop_token_id is not None:
+        finished.stop_token_id = event.stop_token_id
+    elif event.eos_token_id is not None:
+        finished.eos_token_id = event.eos_token_id
+    return finished
+
+
+def token_info(token: TokenDetail) -> pb.TokenInfo:
+    """Return one token's id and bytes."""
+    return pb.TokenInfo(id=token.id, raw=token.raw)
+
+
+def size_bound(delta: TextDelta) -> int:
+    """Return a number of bytes that the delta takes in a unary answer at most."""
+    return len(delta.text.encode()) + sum(len(token.raw) + TOKEN_INFO_BYTES for token in delta.tokens)
+
+
+def usage(counted: Usage) -> common_pb2.Usage:
+    """Return token counts."""
+    return common_pb2.Usage(prompt_tokens=counted.prompt_tokens, completion_tokens=counted.completion_tokens)
+
+
+def timing(measured: Timing) -> common_pb2.Timing:
+    """Return times in microseconds."""
+    return common_pb2.Timing(
+        queue_us=measured.queue_us,
+        prefill_us=measured.prefill_us,
+        decode_us=measured.decode_us,
+        time_to_first_token_us=measured.time_to_first_token_us,
+        total_us=measured.total_us,
+    )

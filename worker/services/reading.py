@@ -1,0 +1,138 @@
+"""One generation between its arrival and its end, as its service holds it."""
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from worker.engine import Engine
+from worker.errors import ClientGone
+from worker.events import Completed, Event, Failed, Started, TextDelta, Usage
+from worker.outbox import Outbox
+from worker.scheduler import TextPlan
+from worker.sequence import StoppingSettings, TextRequest
+from worker.served import ServedModel
+from worker.services.edge import Call
+from worker.services.requests import OpenRequest, OpenRequests
+from worker.validation import Generation, check_context
+
+# Short enough to type, and a number that every language reads exactly.
+SEED_BITS = 32
+
+TextEngine = Engine[TextRequest, TextPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where generations are handed in.
+
+    Attributes:
+        engine: runs text requests.
+        requests: those that are open.
+        outbox_bytes: what may wait for a slow reader.
+    """
+
+    engine: TextEngine
+    requests: OpenRequests
+    outbox_bytes: int
+
+
+class Reading:
+    """Hands a checked generation to the engine and takes its events; leaving early ends it there at once.
+
+    Args:
+        desk: where to hand it in.
+        served: the model.
+        generation: what is asked for.
+        call: whose it is; its `usage` follows the events.
+        method: name of the RPC.
+    """
+
+    def __init__(self, desk: Desk, served: ServedModel, generation: Generation, call: Call, method: str) -> None:
+        self._desk = desk
+        self._served = served
+        self._generation = generation
+        self._call = call
+        self._open = OpenRequest(generation.envelope.request_id, method, call.principal)
+        streaming = generation.streaming
+        self._outbox = Outbox(desk.outbox_bytes, streaming.coalesce_tokens, streaming.coalesce_interval_s)
+        self._is_in_engine = False
+
+    async def __aenter__(self) -> "Reading":
+        """Tokenize the prompt and submit the request.
+
+        Raises:
+            WorkerError: the request is refused; what it is says why.
+        """
+        self._call.check_envelope(self._generation.envelope, self._served.resolved.model)
+        self._desk.requests.add(self._open)
+        try:
+            request = await self._prepare()
+            self._desk.engine.submit(request, self._outbox)
+        except BaseException:
+            self._desk.requests.remove(self._open)
+            raise
+        self._is_in_engine = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the request in the engine unless it has ended."""
+        if self._is_in_engine:
+            self._desk.engine.cancel(self._open.request_id, ClientGone())
+        self._outbox.close()
+        self._desk.requests.remove(self._open)
+
+    async def take(self) -> Event:
+        """Return the next event; the last is `Completed`.
+
+        Raises:
+            Exception: the request failed with it.
+        """
+        event = await self._outbox.take()
+        self._is_in_engine = not isinstance(event, Completed | Failed)
+        match event:
+            case Started():
+                self._call.usage = Usage(event.prompt_tokens)
+            case TextDelta():
+                self._count(event.token_count)
+            case Failed():
+                self._call.usage = event.usage
+                raise event.error
+            case _:
+                pass
+        return event
+
+    async def _prepare(self) -> TextRequest:
+        generation, facts = self._generation, self._served.facts
+        remaining_s = self._call.time_remaining()
+        deadline = None if remaining_s is None else time.monotonic() + remaining_s
+        ids = await self._served.prompter.token_ids(generation.prompt, remaining_s)
+        check_context(len(ids), facts, generation.prompt.path)
+        self._open.check()
+        seed = secrets.randbits(SEED_BITS) if generation.seed is None else generation.seed
+        return TextRequest(
+            request_id=self._open.request_id,
+            prompt_ids=ids,
+            sampling=replace(generation.sampling, seed=seed),
+            stopping=self._stopping(),
+            priority=generation.envelope.priority,
+            deadline=deadline,
+            prefill_progress=generation.streaming.prefill_progress,
+            token_details=generation.token_details,
+        )
+
+    def _stopping(self) -> StoppingSettings:
+        asked, served = self._generation.stopping, self._served
+        return StoppingSettings(
+            max_tokens=served.facts.max_context_tokens if asked.max_tokens is None else asked.max_tokens,
+            stop_strings=asked.stop_strings,
+            stop_token_ids=asked.stop_token_ids,
+            eos_token_ids=frozenset() if asked.ignore_eos else served.eos_token_ids,
+            include_stop_in_output=asked.include_stop_in_output,
+        )
+
+    def _count(self, num_tokens: int) -> None:
+        before = self._call.usage or Usage()
+        self._call.usage = Usage(before.prompt_tokens, before.completion_tokens + num_tokens)

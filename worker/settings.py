@@ -1,0 +1,124 @@
+"""What a worker is told by its gateway: read once, from an inherited descriptor, then frozen.
+
+A plain dataclass and not a pydantic model: importing pydantic costs every cold start 20 to 50 ms, for one flat object
+that only our own gateway writes.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, cast
+
+SETTINGS_FD = 10
+MAX_SETTINGS_BYTES = 1 << 20
+# macOS allows 104 bytes, the closing zero included.
+MAX_SOCKET_PATH_BYTES = 103
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+PATHS = ("fast", "reference")
+
+
+class SettingsError(Exception):
+    """Raised when what the gateway wrote is not the settings of a worker; it says which key."""
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _absolute(value: Any) -> bool:
+    return _text(value) and value.startswith("/")
+
+
+def _socket(value: Any) -> bool:
+    return _absolute(value) and len(value.encode()) <= MAX_SOCKET_PATH_BYTES
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 62
+
+
+def _count_or_none(value: Any) -> bool:
+    return value is None or _count(value)
+
+
+def _seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _one_of(*words: str) -> Callable[[Any], bool]:
+    return lambda value: value in words
+
+
+def _key(check: Callable[[Any], bool], default: Any = MISSING, *, shown: bool = True) -> Any:
+    return field(default=default, repr=shown, metadata={"check": check})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """The settings of one worker; each key is also the key of the gateway's JSON.
+
+    Sizes are in bytes, times in seconds. `context_tokens` unset means what the checkpoint allows, `compute_threads`
+    unset one for each core. The `reference` path ignores `prefill_chunk_tokens`: it always takes 2,048.
+    """
+
+    instance_id: str = _key(_text)
+    model: str = _key(_text)
+    checkpoint: str = _key(_absolute)
+    socket: str = _key(_socket)
+    secret: str = _key(_text, shown=False)
+    path: Literal["fast", "reference"] = _key(_one_of(*PATHS), "fast")
+    context_tokens: int | None = _key(_count_or_none, None)
+    max_batch_rows: int = _key(_count, 4)
+    max_queue_requests: int = _key(_count, 64)
+    prefill_chunk_tokens: int = _key(_count, 512)
+    outbox_bytes: int = _key(_count, 256 << 10)
+    slow_reader_s: float = _key(_seconds, 30.0)
+    max_request_bytes: int = _key(_count, 16 << 20)
+    max_response_bytes: int = _key(_count, 16 << 20)
+    template_timeout_s: float = _key(_seconds, 5.0)
+    compute_threads: int | None = _key(_count_or_none, None)
+    log_level: str = _key(_one_of(*LOG_LEVELS), "info")
+
+    @classmethod
+    def from_json(cls, text: bytes) -> "WorkerSettings":
+        """Read settings strictly: every key known, of its type and in its range, and none missing.
+
+        Raises:
+            SettingsError: they are not; it names the key and never shows its value.
+        """
+        try:
+            values: Any = json.loads(text)
+        except ValueError as error:
+            raise SettingsError("the settings are not JSON") from error
+        if not isinstance(values, dict):
+            raise SettingsError("the settings are not a JSON object")
+        values = cast("Mapping[str, Any]", values)
+        known = {each.name: each for each in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise SettingsError(f"unknown setting {name!r}")
+        for name, each in known.items():
+            if name not in values and each.default is MISSING:
+                raise SettingsError(f"missing setting {name!r}")
+            if name in values and not each.metadata["check"](values[name]):
+                raise SettingsError(f"setting {name!r} has the wrong type or is out of range")
+        return cls(**values)
+
+
+def read_settings(fd: int = SETTINGS_FD) -> WorkerSettings:
+    """Read the settings from an inherited descriptor to its end, then close it.
+
+    Raises:
+        SettingsError: nothing readable is there, or it is not the settings of a worker.
+    """
+    try:
+        with os.fdopen(fd, "rb") as stream:
+            text = stream.read(MAX_SETTINGS_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"no settings on descriptor {fd}") from error
+    if len(text) > MAX_SETTINGS_BYTES:
+        raise SettingsError("the settings are too long")
+    return WorkerSettings.from_json(text)

@@ -1,0 +1,107 @@
+"""The child process in which the chat template runs: started, asked, killed.
+
+It is started before anything heavy is imported, so that it is ready by the time the model is.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+from worker.lifeline import LIFELINE_FD
+
+LENGTH = struct.Struct(">I")
+REAP_TIMEOUT_S = 2.0
+REAP_INTERVAL_S = 0.002
+
+
+class TemplateChild:
+    """One child process: the socket to it, and the pipe that it ends with.
+
+    Attributes:
+        pid: its process id.
+    """
+
+    def __init__(self, pid: int, conversation: socket.socket, lifeline: int) -> None:
+        self.pid = pid
+        self._conversation = conversation
+        self._lifeline = lifeline
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    @classmethod
+    def spawn(cls) -> "TemplateChild":
+        """Start a child in this process's group.
+
+        Raises:
+            OSError: the system starts none.
+        """
+        ours, theirs = socket.socketpair()
+        watched, lifeline = os.pipe()
+        try:
+            pid = _spawn(theirs.fileno(), watched)
+        except OSError:
+            ours.close()
+            os.close(lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(watched)
+        return cls(pid, ours, lifeline)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has closed its end."""
+        return self._streams is not None and self._streams[0].at_eof()
+
+    async def ask(self, request: bytes, timeout_s: float) -> dict[str, Any]:
+        """Send one message and return the answer.
+
+        Raises:
+            TimeoutError: none came within `timeout_s`.
+            EOFError: the child ended instead.
+            OSError: the child had ended before.
+        """
+        async with asyncio.timeout(timeout_s):
+            if self._streams is None:
+                self._streams = await asyncio.open_unix_connection(sock=self._conversation)
+            reader, writer = self._streams
+            writer.write(LENGTH.pack(len(request)) + request)
+            await writer.drain()
+            size: int = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
+            return json.loads(await reader.readexactly(size))
+
+    async def end(self) -> None:
+        """Kill the child and wait until it is gone, which is a matter of milliseconds."""
+        if self._streams is not None:
+            self._streams[1].close()
+        self._conversation.close()
+        os.close(self._lifeline)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError, ChildProcessError):
+            async with asyncio.timeout(REAP_TIMEOUT_S):
+                while not _is_reaped(self.pid):  # noqa: ASYNC110  (no event comes without a child watcher)
+                    await asyncio.sleep(REAP_INTERVAL_S)
+
+
+def _spawn(conversation: int, watched: int) -> int:
+    """Start the program with its two descriptors and none of our environment, and return its process id."""
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_DUP2, conversation, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+    ]
+    if watched == LIFELINE_FD:
+        os.set_inheritable(watched, True)
+    else:
+        actions.append((os.POSIX_SPAWN_DUP2, watched, LIFELINE_FD))
+    command = [sys.executable, "-P", "-m", "worker.template_child"]
+    return os.posix_spawn(sys.executable, command, {}, file_actions=actions)
+
+
+def _is_reaped(pid: int) -> bool:
+    return os.waitpid(pid, os.WNOHANG)[0] == pid

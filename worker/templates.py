@@ -1,0 +1,221 @@
+"""Renders chats with the checkpoint's template, in a child process that can be killed.
+
+One task owns the child: it keeps one warm, hands it one request at a time, and replaces it when a render takes too long
+or the child ends. A caller that goes away meanwhile leaves its render to that task.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from dataclasses import asdict, dataclass
+
+from worker.chat import ChatPrompt
+from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull
+from worker.template_process import REAP_TIMEOUT_S, TemplateChild
+
+MEMORY_BYTES = 512 << 20
+MAX_WAITING = 64
+# Python, Jinja and the template itself take 0.1 s on an idle machine.
+START_TIMEOUT_S = 20.0
+# A child may have been ended by something else than this chat; twice it was the chat.
+ATTEMPTS = 2
+
+log = logging.getLogger(__name__)
+
+
+class TemplateChildError(Exception):
+    """Raised when no child could be started: a fault of this machine, not of a request."""
+
+
+class _RejectedError(Exception):
+    """Raised when the template refuses, with the words for it."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A checkpoint's chat template as the child needs it: Jinja source and the texts of two tokens."""
+
+    source: str
+    bos_token: str | None
+    eos_token: str | None
+
+
+class TemplateRenderer:
+    """Renders chats with one template, one at a time, each within a time limit.
+
+    Args:
+        template: what to render with.
+        timeout_s: for one render; then the child is killed and a new one started.
+        child: one that was started before; None: the first is still to be started.
+        max_waiting: more requests than this are refused.
+    """
+
+    def __init__(
+        self,
+        template: Template,
+        *,
+        timeout_s: float,
+        child: TemplateChild | None = None,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        hello = {**asdict(template), "timeout_s": timeout_s, "memory_bytes": MEMORY_BYTES}
+        self._hello = json.dumps(hello).encode()
+        self._timeout_s = timeout_s
+        self._jobs: asyncio.Queue[_Job] = asyncio.Queue(max_waiting)
+        self._spare = child
+        self._child: TemplateChild | None = None
+        self._variables: frozenset[str] = frozenset()
+        self._rejected: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child that has the template; None while there is none."""
+        return self._child.pid if self._child else None
+
+    def start(self) -> None:
+        """Begin to start the child; requests may come at once."""
+        self._task = asyncio.create_task(self._serve(), name="templates")
+
+    async def stop(self) -> None:
+        """End the child; requests that still wait are refused."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=2 * REAP_TIMEOUT_S)
+
+    async def variables(self, path: str) -> frozenset[str]:
+        """Return the names that the template reads.
+
+        Args:
+            path: where the chat is in its request, for errors.
+
+        Raises:
+            ChatTemplateRejected: it is no valid template.
+            QueueFull: too many wait.
+            TemplateChildError: no child could be started.
+        """
+        await self._submit(None, path)
+        return self._variables
+
+    async def render(self, chat: ChatPrompt) -> str:
+        """Turn a chat into the text that the model reads.
+
+        Raises:
+            ChatTemplateRejected: the template refused, failed, took too long or took too much memory.
+            QueueFull: too many wait.
+            TemplateChildError: no child could be started.
+        """
+        return await self._submit(json.dumps(asdict(chat)).encode(), chat.path)
+
+    async def _submit(self, request: bytes | None, path: str) -> str:
+        if self._task is None or self._task.done():
+            raise ModelUnloading
+        job = _Job(request, path, asyncio.get_running_loop().create_future())
+        try:
+            self._jobs.put_nowait(job)
+        except asyncio.QueueFull:
+            raise QueueFull(self._jobs.qsize()) from None
+        return await job.answer
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                with contextlib.suppress(TemplateChildError, _RejectedError):
+                    await self._warm_child()
+                job = await self._jobs.get()
+                if not job.answer.done():
+                    await self._answer(job)
+        finally:
+            await self._drop_child()
+            while not self._jobs.empty():
+                self._jobs.get_nowait().fail(ModelUnloading())
+
+    async def _answer(self, job: "_Job") -> None:
+        try:
+            await self._warm_child()
+            job.succeed("" if job.request is None else await self._render(job.request))
+        except _RejectedError as rejected:
+            job.fail(ChatTemplateRejected(rejected.words, job.path))
+        except TemplateChildError as error:
+            job.fail(error)
+        except asyncio.CancelledError:
+            job.fail(ModelUnloading())
+            raise
+
+    async def _warm_child(self) -> TemplateChild:
+        """Return a child that is alive and has loaded the template."""
+        if self._rejected is not None:
+            raise _RejectedError(self._rejected)
+        if self._child is not None and self._child.is_gone:
+            await self._drop_child()
+        if self._child is None:
+            self._child = await self._load(self._take_spare())
+        return self._child
+
+    def _take_spare(self) -> TemplateChild:
+        child, self._spare = self._spare, None
+        try:
+            return child or TemplateChild.spawn()
+        except OSError as error:
+            log.exception("template child was not started")
+            raise TemplateChildError("the template child was not started") from error
+
+    async def _load(self, child: TemplateChild) -> TemplateChild:
+        try:
+            answer = await child.ask(self._hello, START_TIMEOUT_S)
+        except (TimeoutError, EOFError, OSError) as error:
+            await child.end()
+            log.exception("template child did not answer")
+            raise TemplateChildError("the template child did not answer") from error
+        except asyncio.CancelledError:
+            await child.end()
+            raise
+        if "rejected" in answer:
+            self._rejected = answer["rejected"]
+            await child.end()
+            raise _RejectedError(answer["rejected"])
+        self._variables = frozenset(answer["variables"])
+        return child
+
+    async def _render(self, request: bytes) -> str:
+        for _ in range(ATTEMPTS):
+            child = await self._warm_child()
+            try:
+                answer = await child.ask(request, self._timeout_s)
+            except TimeoutError:
+                await self._drop_child()
+                raise _RejectedError(f"the chat template took longer than {self._timeout_s:g} s") from None
+            except (EOFError, OSError):
+                await self._drop_child()
+                continue
+            if "rejected" in answer:
+                raise _RejectedError(answer["rejected"])
+            return answer["text"]
+        raise _RejectedError("the chat template took too much memory or time")
+
+    async def _drop_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.end()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One render, or only the wish that a child be there, and who waits for it."""
+
+    request: bytes | None
+    path: str
+    answer: asyncio.Future[str]
+
+    def succeed(self, text: str) -> None:
+        if not self.answer.done():
+            self.answer.set_result(text)
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)

@@ -1,0 +1,1 @@
+"""What an engine runs: one file for each kind of work."""

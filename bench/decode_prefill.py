@@ -147,8 +147,15 @@ def measure(system: System, path: Path, threads: int) -> dict[str, float]:
         figures[f"prefill_{size}"] = size / (instants[0] - started)
         if decoded:
             figures["decode"] = decoded / (instants[-1] - instants[0])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB; bytes on macOS
-    return {**figures, "peak_mib": peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)}
+    return {**figures, "peak_mib": _peak_mib()}
+
+
+def _peak_mib() -> float:
+    if sys.platform == "darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    # Linux counts what a process held before it became this one into its ru_maxrss, but not into VmHWM.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / (1 << 10)
 
 
 def _prompt(size: int) -> list[int]:

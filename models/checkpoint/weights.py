@@ -1,7 +1,9 @@
 """Turns the tensors of a checkpoint into layers, and keeps the account of which were used.
 
-Files are opened lazily, one map a shard; nothing is read before `materialize`. What an architecture asks for and what
-the checkpoint holds must be the same: one tensor too many or too few is an error that names it.
+safetensors files are opened lazily, one map a shard, and nothing of them is read before `materialize`. GGUF tensors are
+read by our own parser as they are taken: MLX's opens the file for writing, and fails on one that may only be read.
+What an architecture asks for and what the checkpoint holds must be the same: one tensor too many or too few is an
+error that names it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import mlx.core as mx
 
 from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
+from models.checkpoint.gguf_blocks import read_gguf_array
 from models.checkpoint.gguf_llama import unpermuted_rows
 from models.checkpoint.quantization import AFFINE_BITS, AFFINE_GROUP_SIZES, LayerQuantization
 from models.checkpoint.tensors import TensorInfo
@@ -30,6 +33,10 @@ _DERIVED_SUFFIX = ".rotary_emb.inv_freq"
 ReportBytes = Callable[[int, int], None]
 
 
+def _ignore_bytes(done: int, total: int) -> None:  # noqa: ARG001 (the shape of a report)
+    return
+
+
 class Weights:
     """The tensors of one checkpoint by canonical name, as layers in the compute dtype.
 
@@ -38,6 +45,7 @@ class Weights:
         compute_dtype: what floating tensors become.
         keep_packed: whether a linear layer that the checkpoint has packed stays so in memory.
         expand_rows: for those that do: the number of input rows from which they expand their weight for the call.
+        on_read: called with (bytes read, bytes in all) while tensors are read as they are taken.
     """
 
     def __init__(
@@ -47,12 +55,16 @@ class Weights:
         *,
         keep_packed: bool = True,
         expand_rows: int | None = None,
+        on_read: ReportBytes = _ignore_bytes,
     ) -> None:
         self.compute_dtype = compute_dtype
         self._checkpoint = checkpoint
         self._keep_packed = keep_packed
         self._expand_rows = expand_rows
         self._streams = itertools.cycle(_two_streams() if not keep_packed else [])
+        self._on_read = on_read
+        self._read_bytes = 0
+        self._total_bytes = sum(info.nbytes for info in checkpoint.tensors.values())
         self._shards: dict[Path, dict[str, mx.array]] = {}
         self._taken: dict[str, mx.array] = {}
         self._kept: dict[str, mx.array] = {}
@@ -207,6 +219,11 @@ class Weights:
         return info
 
     def _stored(self, info: TensorInfo) -> mx.array:
+        if info.stored_type:
+            array = mx.array(read_gguf_array(info))
+            self._read_bytes += info.nbytes
+            self._on_read(self._read_bytes, self._total_bytes)
+            return array
         if info.file not in self._shards:
             self._shards[info.file] = _load(info.file)
         array = self._shards[info.file].get(info.stored_name)

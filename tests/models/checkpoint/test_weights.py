@@ -14,6 +14,7 @@ from models.checkpoint.weights import Weights
 from models.layers.linear import Linear, QuantizedLinear
 from models.registry import LoadProgress, load
 from models.step import NumericPath
+from tests.support.tiny_checkpoints import write_llama_gguf
 from tests.support.tiny_models import CONFIG, random_tensors, write_llama, write_tensors
 
 Q4: dict[str, Any] = {"group_size": 32, "bits": 4}
@@ -196,3 +197,14 @@ def test_a_file_that_is_gone_after_its_header_was_checked_is_named(tmp_path: Pat
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointCorrupt, match=r"^model\.safetensors: cannot be read$"):
         load(checkpoint, NumericPath.FAST, lambda _: None)
+
+
+def test_a_gguf_file_is_loaded_without_mlx_opening_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_llama_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.delattr(mx, "load")
+    reports: list[LoadProgress] = []
+    loaded = load(open_checkpoint(file), NumericPath.FAST, reports.append)
+    reading = [progress for progress in reports if progress.phase == "reading"]
+    assert loaded.weights_bytes > 0
+    assert len(reading) > 1
+    assert reading[-1].bytes_done == reading[-1].bytes_total

@@ -38,6 +38,7 @@ __all__ = [
     "OffsetMisaligned",
     "RangeOutsideFile",
     "ShapeRejected",
+    "extension",
     "is_built",
     "map_array",
     "mapping_kind",
@@ -68,7 +69,7 @@ def round_trip(source: mx.array) -> mx.array:
         NativeError: the extension is not there or cannot be imported.
         TypeError: `source` is no array, or the extension was built by another nanobind than MLX.
     """
-    return _extension().round_trip(source)
+    return extension().round_trip(source)
 
 
 def mapping_kind() -> MappingKind:
@@ -82,7 +83,7 @@ def mapping_kind() -> MappingKind:
     Raises:
         NativeError: the extension is not there or cannot be imported.
     """
-    return _extension().mapping_kind()
+    return extension().mapping_kind()
 
 
 def map_array(path: str | os.PathLike[str], offset: int, shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
@@ -109,10 +110,16 @@ def map_array(path: str | os.PathLike[str], offset: int, shape: Sequence[int], d
         ShapeRejected: a dimension is negative or too large.
         NativeError: the extension is not there or cannot be imported.
     """
-    return _extension().map_array(path, offset, list(shape), dtype)
+    return extension().map_array(path, offset, list(shape), dtype)
 
 
-def _extension() -> ModuleType:
+def extension() -> ModuleType:
+    """Import the compiled extension, and MLX before it.
+
+    Raises:
+        NotBuilt: this install has none.
+        ExtensionUnloadable: it cannot be imported beside the installed MLX.
+    """
     if not is_built():
         raise NotBuilt
     try:

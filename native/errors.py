@@ -8,13 +8,17 @@
     │   ├── RangeOutsideFile
     │   ├── OffsetMisaligned
     │   └── ShapeRejected
+    ├── KernelError
+    │   ├── QuantizationUnsupported
+    │   ├── OperandRejected
+    │   └── InstructionSetMissing
     └── BlasError
         ├── BlasMissing
         ├── BlasUnloadable
         └── BlasTooLate
 
 No text names a path: whoever catches one of these knows the file, and the text may go on to a client.
-The mapping errors are raised by the C++ part (`src/bindings.cpp`), which builds them from their fields.
+The mapping and kernel errors are raised by the C++ part (`src/bindings.cpp`), which builds them from their fields.
 """
 
 import os
@@ -91,6 +95,52 @@ class ShapeRejected(MappingError):
 
     def __init__(self) -> None:
         super().__init__("the shape cannot be that of an array")
+
+
+class KernelError(NativeError):
+    """Base of what keeps a kernel from running."""
+
+
+class QuantizationUnsupported(KernelError):
+    """Raised when no kernel knows codes of this width or groups of this size.
+
+    Attributes:
+        bits: bits a code.
+        group_size: columns that share a scale.
+    """
+
+    def __init__(self, bits: int, group_size: int) -> None:
+        super().__init__(f"no kernel multiplies codes of {bits} bits in groups of {group_size}")
+        self.bits = bits
+        self.group_size = group_size
+
+
+class OperandRejected(KernelError):
+    """Raised when an array does not fit: its dtype, its shape beside the others', or its layout.
+
+    The layout is known only when the array has been evaluated, so this error may be raised then.
+
+    Attributes:
+        operand: the name of the parameter.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, operand: str, problem: str) -> None:
+        super().__init__(f"{operand} {problem}")
+        self.operand = operand
+        self.problem = problem
+
+
+class InstructionSetMissing(KernelError):
+    """Raised when this processor, or this build, has no kernels of that name.
+
+    Attributes:
+        name: what was asked for.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no kernels named {name!r} run here")
+        self.name = name
 
 
 class BlasError(NativeError):

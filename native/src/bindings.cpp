@@ -1,9 +1,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include "crossing.h"
+#include "instruction_set.h"
 #include "mapped.h"
+#include "pool.h"
+#include "quantized.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -41,7 +46,88 @@ void translate(const std::exception_ptr& pointer, void*) {
         raise("OffsetMisaligned", error.offset, error.item_bytes);
     } catch (const pomona::ShapeRejected&) {
         raise("ShapeRejected");
+    } catch (const pomona::QuantizationUnsupported& error) {
+        raise("QuantizationUnsupported", error.bits, error.group_size);
+    } catch (const pomona::OperandRejected& error) {
+        raise("OperandRejected", error.operand, error.problem);
     }
+}
+
+/// The functions of native/kernels.py.
+void define_kernels(nb::module_& m) {
+    using mlx::core::array;
+    m.def(
+        "quantized_linear",
+        [](const array& x, const array& codes, const array& scales, const array& biases, int group_size, int bits) {
+            return pomona::quantized_linear(x, {codes, scales, biases, group_size, bits});
+        },
+        "x"_a,
+        "codes"_a,
+        "scales"_a,
+        "biases"_a,
+        "group_size"_a,
+        "bits"_a,
+        "Multiply rows with a quantized matrix, transposed.");
+    m.def(
+        "gather_quantized_linear",
+        [](const array& x,
+           const array& codes,
+           const array& scales,
+           const array& biases,
+           const array& choices,
+           int group_size,
+           int bits) { return pomona::gather_quantized_linear(x, {codes, scales, biases, group_size, bits}, choices); },
+        "x"_a,
+        "codes"_a,
+        "scales"_a,
+        "biases"_a,
+        "choices"_a,
+        "group_size"_a,
+        "bits"_a,
+        "Multiply each row with the quantized matrix of its choice, transposed.");
+    m.def(
+        "quantized_rows",
+        [](const array& codes,
+           const array& scales,
+           const array& biases,
+           const array& indices,
+           int group_size,
+           int bits) { return pomona::quantized_rows({codes, scales, biases, group_size, bits}, indices); },
+        "codes"_a,
+        "scales"_a,
+        "biases"_a,
+        "indices"_a,
+        "group_size"_a,
+        "bits"_a,
+        "Look up rows of a quantized matrix.");
+    m.def(
+        "instruction_set",
+        [] { return std::string(pomona::instructions().name); },
+        "Name the instruction set that the kernels use.");
+    m.def(
+        "instruction_sets",
+        [] {
+            std::vector<std::string> names;
+            for (const pomona::Instructions* instructions : pomona::available_instructions()) {
+                names.emplace_back(instructions->name);
+            }
+            return names;
+        },
+        "Name the instruction sets that this processor runs, the best first.");
+    m.def("choose_instruction_set",
+          &pomona::choose_instructions,
+          "name"_a,
+          "Use an instruction set, and tell whether there is one of that name.");
+    m.def(
+        "threads",
+        [] { return pomona::Pool::shared().num_threads(); },
+        "Return the number of threads that work on a kernel.");
+    m.def(
+        "set_threads",
+        [](int num_threads) { pomona::Pool::shared().resize(num_threads); },
+        "num_threads"_a,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Set the number of threads that work on a kernel, 1 or more.");
 }
 
 }  // namespace
@@ -68,4 +154,5 @@ NB_MODULE(_native, m) {
           "dtype"_a,
           nb::call_guard<nb::gil_scoped_release>(),
           "Make an array whose elements are a range of a file.");
+    define_kernels(m);
 }

@@ -1,0 +1,167 @@
+"""Arithmetic on the CPU that MLX does slowly: quantized matrices, straight from their codes.
+
+Every function makes an array as MLX's own do: computed when it is evaluated, on the CPU stream of the calling thread.
+What they compute for a row depends on that row alone: it has the same bits whatever rows it comes with, and with any
+number of threads. Between instruction sets the last bits differ.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import native
+from native.errors import ExtensionUnloadable, InstructionSetMissing, NotBuilt
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import mlx.core as mx
+
+BITS = (2, 3, 4, 5, 6, 8)
+GROUP_SIZES = (32, 64, 128)
+
+
+def is_available() -> bool:
+    """Tell whether the kernels can be called here; imports MLX to find out."""
+    try:
+        _extension()
+    except (NotBuilt, ExtensionUnloadable):
+        return False
+    return True
+
+
+def instruction_set() -> str:
+    """Name the kernels in use: "avx512", "avx2", "neon" or "portable".
+
+    Raises:
+        NativeError: the extension is not there or cannot be imported.
+    """
+    return _extension().instruction_set()
+
+
+def instruction_sets() -> list[str]:
+    """Name the kernels that this processor can run, the best first: that one is in use unless another is chosen.
+
+    Raises:
+        NativeError: the extension is not there or cannot be imported.
+    """
+    return _extension().instruction_sets()
+
+
+def choose_instruction_set(name: str) -> None:
+    """Use other kernels from now on, for tests and comparisons. Wait for running ones first: a step must not mix them.
+
+    Raises:
+        InstructionSetMissing: it is not one of `instruction_sets()`.
+        NativeError: the extension is not there or cannot be imported.
+    """
+    if not _extension().choose_instruction_set(name):
+        raise InstructionSetMissing(name)
+
+
+def threads() -> int:
+    """Return how many threads share a kernel's work, at first as many as this process may use cores.
+
+    Raises:
+        NativeError: the extension is not there or cannot be imported.
+    """
+    return _extension().threads()
+
+
+def set_threads(num_threads: int) -> None:
+    """Change how many threads share a kernel's work; waits for a running kernel.
+
+    Args:
+        num_threads: the one that calls among them; less than 1 counts as 1.
+
+    Raises:
+        NativeError: the extension is not there or cannot be imported.
+    """
+    _extension().set_threads(max(1, num_threads))
+
+
+def quantized_linear(
+    x: mx.array, codes: mx.array, scales: mx.array, biases: mx.array, group_size: int, bits: int
+) -> mx.array:
+    """Multiply `x` with the transposed matrix that is packed in MLX's affine format.
+
+    Within a group of columns, value = scale * code + bias. Values and products are float32; the result is within
+    1e-5 of the exact one, measured against the sum of the products without their signs.
+
+    Args:
+        x: float32 [..., columns], any layout.
+        codes: uint32 [rows, columns * bits / 32], row-contiguous.
+        scales: float32, bfloat16 or float16 [rows, columns / group_size], row-contiguous.
+        biases: the same.
+        group_size: one of `GROUP_SIZES`.
+        bits: one of `BITS`.
+
+    Returns:
+        float32 [..., rows].
+
+    Raises:
+        QuantizationUnsupported: there is no kernel for these codes or groups.
+        OperandRejected: an array does not fit the others; its layout may be found wrong only when it is evaluated.
+        NativeError: the extension is not there or cannot be imported.
+    """
+    return _extension().quantized_linear(x, codes, scales, biases, group_size, bits)
+
+
+def gather_quantized_linear(  # noqa: PLR0913 - a matrix is five of these
+    x: mx.array, codes: mx.array, scales: mx.array, biases: mx.array, choices: mx.array, *, group_size: int, bits: int
+) -> mx.array:
+    """Multiply each row of `x` with the one of several matrices that it has chosen, as a layer of experts does.
+
+    Rows with the same choice are multiplied together; each has the bits that `quantized_linear` gives it.
+
+    Args:
+        x: float32, any layout: [*choices, columns], a row for each choice, or [*choices without the last, columns],
+            a row for each list of choices.
+        codes: uint32 [matrices, rows, columns * bits / 32], row-contiguous.
+        scales: float32, bfloat16 or float16 [matrices, rows, columns / group_size], row-contiguous.
+        biases: the same.
+        choices: integers [...], each at least 0 and less than the number of matrices.
+        group_size: one of `GROUP_SIZES`.
+        bits: one of `BITS`.
+
+    Returns:
+        float32 [*choices, rows].
+
+    Raises:
+        QuantizationUnsupported: there is no kernel for these codes or groups.
+        OperandRejected: an array does not fit the others; its layout may be found wrong only when it is evaluated.
+        RuntimeError: when the result is evaluated: there is no matrix of that number.
+        NativeError: the extension is not there or cannot be imported.
+    """
+    return _extension().gather_quantized_linear(x, codes, scales, biases, choices, group_size, bits)
+
+
+def quantized_rows(
+    codes: mx.array, scales: mx.array, biases: mx.array, indices: mx.array, group_size: int, bits: int
+) -> mx.array:
+    """Look up rows of a packed matrix, as an embedding does, without unpacking the rest.
+
+    Args:
+        codes: uint32 [rows, columns * bits / 32], row-contiguous.
+        scales: float32, bfloat16 or float16 [rows, columns / group_size], row-contiguous.
+        biases: the same.
+        indices: integers [...], each at least 0 and less than the number of rows.
+        group_size: one of `GROUP_SIZES`.
+        bits: one of `BITS`.
+
+    Returns:
+        float32 [*indices, columns].
+
+    Raises:
+        QuantizationUnsupported: there is no kernel for these codes or groups.
+        OperandRejected: an array does not fit the others; its layout may be found wrong only when it is evaluated.
+        RuntimeError: when the result is evaluated: there is no row of that number.
+        NativeError: the extension is not there or cannot be imported.
+    """
+    return _extension().quantized_rows(codes, scales, biases, indices, group_size, bits)
+
+
+@functools.cache
+def _extension() -> ModuleType:
+    return native.extension()

@@ -1,0 +1,118 @@
+#include "../kernels.h"
+
+#if defined(__aarch64__) && defined(__ARM_NEON)
+
+#include <arm_neon.h>
+
+#include "tile.h"
+
+namespace pomona {
+
+namespace {
+
+/// What every 64-bit Arm processor has.
+struct Neon {
+    using Vec = float32x4_t;
+    static constexpr int kLanes = 4;
+    static constexpr int kRowTile = 5;
+    static constexpr int kOutputTile = 4;  // 20 sums, 5 values of x and a weight: 26 of 32 registers
+
+    static Vec zero() { return vdupq_n_f32(0); }
+    static Vec load(const float* from) { return vld1q_f32(from); }
+    static void store(float* to, Vec values) { vst1q_f32(to, values); }
+    static Vec broadcast(const float* from) { return vld1q_dup_f32(from); }
+    static Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+
+    static void widen(const uint16_t* halves, int64_t count, bool is_float16, float* wide) {
+        for (int64_t i = 0; i < count; ++i) {
+            uint16x4_t bits = vdup_n_u16(halves[i]);
+            float32x4_t value =
+                is_float16 ? vcvt_f32_f16(vreinterpret_f16_u16(bits)) : vreinterpretq_f32_u32(vshll_n_u16(bits, 16));
+            vst1q_lane_f32(wide + i, value, 0);
+        }
+    }
+
+    /// Adds neighbouring lanes, then neighbouring pairs.
+    template <int rows>
+    static void sums(const Vec (&partial)[rows][kOutputTile], float (&sums)[rows][tile::kSumsStride]) {
+        POMONA_UNROLL
+        for (int m = 0; m < rows; ++m) {
+            Vec front = vpaddq_f32(partial[m][0], partial[m][1]);
+            Vec back = vpaddq_f32(partial[m][2], partial[m][3]);
+            vst1q_f32(sums[m], vpaddq_f32(front, back));
+        }
+    }
+
+    template <int bits>
+    struct Unpack;
+};
+
+/// Codes that straddle bytes: each lane gets the two bytes that hold its code, moves it down and masks it.
+template <int bits>
+struct Neon::Unpack {
+    using Table = tile::Straddling<bits>;
+    uint8x16_t bytes[8];
+    int32x4_t shifts[8];
+    uint32x4_t mask = vdupq_n_u32((1 << bits) - 1);
+
+    Unpack() {
+        POMONA_UNROLL
+        for (int i = 0; i < 8; ++i) {
+            bytes[i] = vld1q_u8(tile::kStraddling<bits>.bytes + 16 * i);
+            shifts[i] = vnegq_s32(vld1q_s32(tile::kStraddling<bits>.shifts + 4 * i));
+        }
+    }
+
+    static uint8x16_t window(const uint8_t* from) {
+        if constexpr (Table::kWindowBytes == 8) {
+            uint8x8_t half = vld1_u8(from);
+            return vcombine_u8(half, half);
+        } else {
+            return vld1q_u8(from);
+        }
+    }
+
+    void operator()(const uint8_t* unit, Vec (&codes)[8]) const {
+        uint8x16_t windows[2] = {window(unit), window(unit + Table::kSecondWindow)};
+        POMONA_UNROLL
+        for (int i = 0; i < 8; ++i) {
+            uint32x4_t both = vreinterpretq_u32_u8(vqtbl1q_u8(windows[i / 4], bytes[i]));
+            codes[i] = vcvtq_f32_u32(vandq_u32(vshlq_u32(both, shifts[i]), mask));
+        }
+    }
+};
+
+template <>
+struct Neon::Unpack<4> {
+    uint32x4_t mask = vdupq_n_u32(15);
+
+    void operator()(const uint8_t* unit, Vec (&codes)[8]) const {
+        uint32x4_t words = vreinterpretq_u32_u8(vld1q_u8(unit));
+        POMONA_UNROLL
+        for (int i = 0; i < 8; ++i) {
+            codes[i] = vcvtq_f32_u32(vandq_u32(vshlq_u32(words, vdupq_n_s32(-4 * i)), mask));
+        }
+    }
+};
+
+constexpr Instructions kInstructions = tile::instructions_of<Neon>("neon");
+
+}  // namespace
+
+const Instructions* neon_instructions() {
+    return &kInstructions;
+}
+
+}  // namespace pomona
+
+#else
+
+namespace pomona {
+
+const Instructions* neon_instructions() {
+    return nullptr;
+}
+
+}  // namespace pomona
+
+#endif

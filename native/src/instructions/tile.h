@@ -1,0 +1,394 @@
+#pragma once
+
+#include <cstring>
+
+#include "../kernels.h"
+
+/// The kernels, written once for any vector. Each file of this folder includes this one, compiled with flags of its
+/// own, and instantiates it with a type that no other file can name: code for one processor must never be shared by
+/// the linker with another. So no function of the standard library is called here either.
+///
+/// `Isa` offers: `Vec`, `kLanes`, `kRowTile` (rows of x) and `kOutputTile` (outputs, at most 8) computed together,
+/// `zero`, `load`, `store`, `broadcast`, `fma(a, b, c) = a * b + c`, `widen` (half floats to float32), `sums`, and
+/// `Unpack<bits>`, which turns the codes of a unit into vectors in an order of its own.
+
+#if defined(__clang__)
+#define POMONA_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define POMONA_UNROLL _Pragma("GCC unroll 32")
+#endif
+
+namespace pomona::tile {
+
+template <class Isa>
+constexpr int kUnitVectors = kUnitColumns / Isa::kLanes;
+
+/// The floats from one row of sums to the next in the small array that `Isa::sums` fills.
+constexpr int kSumsStride = 8;
+
+/// Which code of a unit stands at each place after unpacking.
+struct Order {
+    uint8_t code[kUnitColumns];
+};
+
+/// Asks `Unpack` itself: codes that spell one bit of their own index come back in its order.
+template <class Isa, int bits>
+Order order_of() {
+    Order order{};
+    for (int plane = 0; plane < 5; ++plane) {
+        uint8_t unit[4 * bits] = {};
+        for (int code = 0; code < kUnitColumns; ++code) {
+            unit[code * bits / 8] |= static_cast<uint8_t>(((code >> plane) & 1) << (code * bits % 8));
+        }
+        typename Isa::Vec vectors[kUnitVectors<Isa>];
+        typename Isa::template Unpack<bits>()(unit, vectors);
+        float values[kUnitColumns];
+        for (int i = 0; i < kUnitVectors<Isa>; ++i) {
+            Isa::store(values + i * Isa::kLanes, vectors[i]);
+        }
+        for (int place = 0; place < kUnitColumns; ++place) {
+            order.code[place] |= static_cast<uint8_t>(static_cast<int>(values[place]) << plane);
+        }
+    }
+    return order;
+}
+
+/// Where the two bytes of each code lie, and how far down it must move: for the unpacking of codes that straddle bytes.
+/// The first half of a unit is read through a window of bytes at its start, the second through one that ends with it.
+template <int bits>
+struct Straddling {
+    static constexpr int kWindowBytes = bits < 4 ? 8 : 16;
+    static constexpr int kSecondWindow = 4 * bits - kWindowBytes;
+
+    uint8_t
+        bytes[4 * kUnitColumns];  ///< for each code: its byte within its half's window, the next, and two beyond any
+    int32_t shifts[kUnitColumns];
+
+    constexpr Straddling() : bytes(), shifts() {
+        for (int code = 0; code < kUnitColumns; ++code) {
+            int first = code * bits / 8 - (code < kUnitColumns / 2 ? 0 : kSecondWindow);
+            bytes[4 * code] = static_cast<uint8_t>(first);
+            bytes[4 * code + 1] = static_cast<uint8_t>(first + 1);
+            bytes[4 * code + 2] = bytes[4 * code + 3] = 0x80;
+            shifts[code] = code * bits % 8;
+        }
+    }
+};
+
+template <int bits>
+constexpr Straddling<bits> kStraddling{};
+
+POMONA_INLINE int64_t smaller(int64_t left, int64_t right) {
+    return left < right ? left : right;
+}
+
+/// A few rows of the matrix within one chunk, with scales and biases in float32.
+template <class Isa>
+class Strip {
+  public:
+    /// Rows past `end` repeat the one before it, so that a tile at the edge reads nothing outside.
+    Strip(const QuantizedMatrix& matrix, int64_t first_row, int64_t end, int64_t begin_column, int64_t columns)
+        : units(columns / kUnitColumns), group_shift(__builtin_ctz(matrix.group_size / kUnitColumns)) {
+        for (int n = 0; n < Isa::kOutputTile; ++n) {
+            int64_t row = smaller(first_row + n, end - 1);
+            codes[n] = matrix.codes + row * matrix.row_bytes() + begin_column * matrix.bits / 8;
+            int64_t first_group = row * matrix.groups() + begin_column / matrix.group_size;
+            int64_t groups = columns / matrix.group_size;
+            scales[n] = as_float(matrix.scales, matrix.scale_type, first_group, groups, widened_[0][n]);
+            biases[n] = as_float(matrix.biases, matrix.scale_type, first_group, groups, widened_[1][n]);
+        }
+    }
+
+    const uint8_t* codes[Isa::kOutputTile];
+    const float* scales[Isa::kOutputTile];
+    const float* biases[Isa::kOutputTile];
+    int64_t units;
+    int group_shift;  ///< unit >> group_shift = group
+
+  private:
+    static const float* as_float(const void* halves, ScaleType type, int64_t first, int64_t count, float* widened) {
+        if (type == ScaleType::float32) {
+            return static_cast<const float*>(halves) + first;
+        }
+        Isa::widen(static_cast<const uint16_t*>(halves) + first, count, type == ScaleType::float16, widened);
+        return widened;
+    }
+
+    float widened_[2][Isa::kOutputTile][kChunkGroups];
+};
+
+/// Turns unit `unit` of the strip's row `n` into weights: scale * code + bias, rounded once where there is an FMA.
+template <class Isa, int bits>
+inline void weights_of(const Strip<Isa>& strip,
+                       const typename Isa::template Unpack<bits>& unpack,
+                       int n,
+                       int64_t unit,
+                       typename Isa::Vec (&weights)[kUnitVectors<Isa>]) {
+    unpack(strip.codes[n] + unit * 4 * bits, weights);
+    typename Isa::Vec scale = Isa::broadcast(strip.scales[n] + (unit >> strip.group_shift));
+    typename Isa::Vec bias = Isa::broadcast(strip.biases[n] + (unit >> strip.group_shift));
+    POMONA_UNROLL
+    for (int i = 0; i < kUnitVectors<Isa>; ++i) {
+        weights[i] = Isa::fma(scale, weights[i], bias);
+    }
+}
+
+/// Writes a strip's weights: vector after vector, and for each the rows of the strip side by side.
+template <class Isa, int bits>
+void expand_strip(const Strip<Isa>& strip, float* tile) {
+    typename Isa::template Unpack<bits> unpack;
+    for (int64_t unit = 0; unit < strip.units; ++unit) {
+        POMONA_UNROLL
+        for (int n = 0; n < Isa::kOutputTile; ++n) {
+            typename Isa::Vec weights[kUnitVectors<Isa>];
+            weights_of<Isa, bits>(strip, unpack, n, unit, weights);
+            POMONA_UNROLL
+            for (int i = 0; i < kUnitVectors<Isa>; ++i) {
+                Isa::store(tile + (i * Isa::kOutputTile + n) * Isa::kLanes, weights[i]);
+            }
+        }
+        tile += kUnitColumns * Isa::kOutputTile;
+    }
+}
+
+/// Adds the sums of a chunk to the outputs; the first chunk's are the outputs so far.
+template <class Isa, int rows>
+inline void deliver(const typename Isa::Vec (&partial)[rows][Isa::kOutputTile],
+                    const Product& product,
+                    int64_t first_row,
+                    int64_t first_output,
+                    int64_t outputs,
+                    bool is_first_chunk) {
+    float sums[rows][kSumsStride];
+    Isa::template sums<rows>(partial, sums);
+    for (int m = 0; m < rows; ++m) {
+        int64_t row = product.y_rows ? product.y_rows[first_row + m] : first_row + m;
+        float* y = product.y + row * product.matrix.rows + first_output;
+        if (outputs == Isa::kOutputTile && is_first_chunk) {
+            std::memcpy(y, sums[m], Isa::kOutputTile * sizeof(float));
+            continue;
+        }
+        for (int n = 0; n < outputs; ++n) {
+            y[n] = is_first_chunk ? sums[m][n] : y[n] + sums[m][n];
+        }
+    }
+}
+
+/// Rows of x times a strip, straight from the codes.
+template <class Isa, int bits, int rows>
+void multiply_fused(const Strip<Isa>& strip,
+                    const float* x,
+                    int64_t x_stride,
+                    typename Isa::Vec (&partial)[rows][Isa::kOutputTile]) {
+    typename Isa::template Unpack<bits> unpack;
+    typename Isa::Vec sums[rows][Isa::kOutputTile];
+    POMONA_UNROLL
+    for (int n = 0; n < Isa::kOutputTile; ++n) {
+        POMONA_UNROLL
+        for (int m = 0; m < rows; ++m) {
+            sums[m][n] = Isa::zero();
+        }
+    }
+    for (int64_t unit = 0; unit < strip.units; ++unit) {
+        POMONA_UNROLL
+        for (int n = 0; n < Isa::kOutputTile; ++n) {
+            typename Isa::Vec weights[kUnitVectors<Isa>];
+            weights_of<Isa, bits>(strip, unpack, n, unit, weights);
+            POMONA_UNROLL
+            for (int i = 0; i < kUnitVectors<Isa>; ++i) {
+                POMONA_UNROLL
+                for (int m = 0; m < rows; ++m) {
+                    sums[m][n] = Isa::fma(weights[i], Isa::load(x + m * x_stride + i * Isa::kLanes), sums[m][n]);
+                }
+            }
+        }
+        x += kUnitColumns;
+    }
+    POMONA_UNROLL
+    for (int m = 0; m < rows; ++m) {
+        POMONA_UNROLL
+        for (int n = 0; n < Isa::kOutputTile; ++n) {
+            partial[m][n] = sums[m][n];
+        }
+    }
+}
+
+/// Rows of x times a strip that `expand_strip` has written.
+template <class Isa, int rows>
+void multiply_expanded(const float* tile,
+                       int64_t vectors,
+                       const float* x,
+                       int64_t x_stride,
+                       typename Isa::Vec (&partial)[rows][Isa::kOutputTile]) {
+    typename Isa::Vec sums[rows][Isa::kOutputTile];
+    POMONA_UNROLL
+    for (int m = 0; m < rows; ++m) {
+        POMONA_UNROLL
+        for (int n = 0; n < Isa::kOutputTile; ++n) {
+            sums[m][n] = Isa::zero();
+        }
+    }
+    for (int64_t i = 0; i < vectors; ++i) {
+        typename Isa::Vec values[rows];
+        POMONA_UNROLL
+        for (int m = 0; m < rows; ++m) {
+            values[m] = Isa::load(x + m * x_stride);
+        }
+        POMONA_UNROLL
+        for (int n = 0; n < Isa::kOutputTile; ++n) {
+            typename Isa::Vec weights = Isa::load(tile + n * Isa::kLanes);
+            POMONA_UNROLL
+            for (int m = 0; m < rows; ++m) {
+                sums[m][n] = Isa::fma(weights, values[m], sums[m][n]);
+            }
+        }
+        tile += Isa::kOutputTile * Isa::kLanes;
+        x += Isa::kLanes;
+    }
+    POMONA_UNROLL
+    for (int m = 0; m < rows; ++m) {
+        POMONA_UNROLL
+        for (int n = 0; n < Isa::kOutputTile; ++n) {
+            partial[m][n] = sums[m][n];
+        }
+    }
+}
+
+/// One chunk of a product: which columns, and where its outputs begin and end.
+struct Part {
+    int64_t begin_column;
+    int64_t columns;
+    int64_t first_output;
+    int64_t outputs;
+};
+
+/// All rows, `rows` at a time and then ever fewer, through `multiply_expanded`.
+template <class Isa, int rows>
+void multiply_rows(const Product& product, const Part& part, const float* tile, int64_t first_row) {
+    int64_t row = first_row;
+    for (; row + rows <= product.x.rows; row += rows) {
+        typename Isa::Vec partial[rows][Isa::kOutputTile];
+        const float* x = product.x.at(part.begin_column, row, part.columns);
+        multiply_expanded<Isa, rows>(tile, part.columns / Isa::kLanes, x, part.columns, partial);
+        deliver<Isa, rows>(partial, product, row, part.first_output, part.outputs, part.begin_column == 0);
+    }
+    if constexpr (rows > 1) {
+        if (row < product.x.rows) {
+            multiply_rows<Isa, rows - 1>(product, part, tile, row);
+        }
+    }
+}
+
+/// All rows, which are `rows` or fewer, through `multiply_fused`.
+template <class Isa, int bits, int rows>
+void multiply_few(const Product& product, const Part& part, const Strip<Isa>& strip) {
+    if constexpr (rows > 1) {
+        if (product.x.rows < rows) {
+            return multiply_few<Isa, bits, rows - 1>(product, part, strip);
+        }
+    }
+    typename Isa::Vec partial[rows][Isa::kOutputTile];
+    multiply_fused<Isa, bits, rows>(strip, product.x.at(part.begin_column, 0, part.columns), part.columns, partial);
+    deliver<Isa, rows>(partial, product, 0, part.first_output, part.outputs, part.begin_column == 0);
+}
+
+template <class Isa, int bits>
+void multiply_bits(const Product& product, int64_t begin, int64_t end) {
+    alignas(64) float tile[Isa::kOutputTile * kChunkColumns];
+    for (int64_t column = 0; column < product.matrix.columns; column += kChunkColumns) {
+        int64_t columns = smaller(kChunkColumns, product.matrix.columns - column);
+        for (int64_t output = begin; output < end; output += Isa::kOutputTile) {
+            Part part{column, columns, output, smaller(Isa::kOutputTile, end - output)};
+            Strip<Isa> strip(product.matrix, output, end, column, columns);
+            if (product.x.rows <= Isa::kRowTile) {
+                multiply_few<Isa, bits, Isa::kRowTile>(product, part, strip);
+            } else {
+                expand_strip<Isa, bits>(strip, tile);
+                multiply_rows<Isa, Isa::kRowTile>(product, part, tile, 0);
+            }
+        }
+    }
+}
+
+template <class Isa, int bits>
+void pack_bits(const float* row, int64_t step, const PackedRows& packed, int64_t packed_row) {
+    static const Order order = order_of<Isa, bits>();
+    for (int64_t column = 0; column < packed.columns; column += kChunkColumns) {
+        int64_t columns = smaller(kChunkColumns, packed.columns - column);
+        float* values = packed.at(column, packed_row, columns);
+        for (int64_t unit = 0; unit < columns; unit += kUnitColumns) {
+            const float* from = row + (column + unit) * step;
+            for (int place = 0; place < kUnitColumns; ++place) {
+                values[unit + place] = from[order.code[place] * step];
+            }
+        }
+    }
+}
+
+template <class Isa, int bits>
+void expand_bits(const QuantizedMatrix& matrix, int64_t row, float* values) {
+    static const Order order = order_of<Isa, bits>();
+    typename Isa::template Unpack<bits> unpack;
+    for (int64_t column = 0; column < matrix.columns; column += kChunkColumns) {
+        int64_t columns = smaller(kChunkColumns, matrix.columns - column);
+        Strip<Isa> strip(matrix, row, row + 1, column, columns);
+        for (int64_t unit = 0; unit < strip.units; ++unit) {
+            typename Isa::Vec weights[kUnitVectors<Isa>];
+            weights_of<Isa, bits>(strip, unpack, 0, unit, weights);
+            float unpacked[kUnitColumns];
+            for (int i = 0; i < kUnitVectors<Isa>; ++i) {
+                Isa::store(unpacked + i * Isa::kLanes, weights[i]);
+            }
+            for (int place = 0; place < kUnitColumns; ++place) {
+                values[column + unit * kUnitColumns + order.code[place]] = unpacked[place];
+            }
+        }
+    }
+}
+
+/// Calls `act.operator()<bits>()` for the number of bits at hand.
+template <class Act>
+void with_bits(int bits, Act act) {
+    switch (bits) {
+        case 2:
+            return act.template operator()<2>();
+        case 3:
+            return act.template operator()<3>();
+        case 4:
+            return act.template operator()<4>();
+        case 5:
+            return act.template operator()<5>();
+        case 6:
+            return act.template operator()<6>();
+        default:
+            return act.template operator()<8>();
+    }
+}
+
+template <class Isa>
+void pack(const float* row, int64_t step, int bits, const PackedRows& packed, int64_t packed_row) {
+    with_bits(bits, [&]<int width>() { pack_bits<Isa, width>(row, step, packed, packed_row); });
+}
+
+template <class Isa>
+void multiply(const Product& product, int64_t begin, int64_t end) {
+    with_bits(product.matrix.bits, [&]<int width>() { multiply_bits<Isa, width>(product, begin, end); });
+}
+
+template <class Isa>
+void expand(const QuantizedMatrix& matrix, int64_t row, float* values) {
+    with_bits(matrix.bits, [&]<int width>() { expand_bits<Isa, width>(matrix, row, values); });
+}
+
+template <class Isa>
+constexpr Instructions instructions_of(const char* name) {
+    return Instructions{
+        name,
+        Isa::kOutputTile,
+        &pack<Isa>,
+        &multiply<Isa>,
+        &expand<Isa>,
+    };
+}
+
+}  // namespace pomona::tile

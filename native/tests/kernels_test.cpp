@@ -1,0 +1,342 @@
+// Checks the kernels without Python and MLX, so that a sanitizer sees nothing but them: `make check-native`.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "instruction_set.h"
+#include "linear.h"
+#include "pool.h"
+
+namespace {
+
+using pomona::QuantizedMatrix;
+using pomona::Rows;
+using pomona::ScaleType;
+
+constexpr double kTolerance = 1e-5;
+constexpr int kBits[] = {2, 3, 4, 5, 6, 8};
+constexpr int kGroups[] = {32, 64, 128};
+constexpr ScaleType kScaleTypes[] = {ScaleType::float32, ScaleType::bfloat16, ScaleType::float16};
+
+int num_failures = 0;
+
+void expect(bool holds, const std::string& what) {
+    if (!holds) {
+        ++num_failures;
+        std::printf("FAILED: %s\n", what.c_str());
+    }
+}
+
+std::mt19937& random_bits() {
+    static std::mt19937 generator(7);
+    return generator;
+}
+
+int random_below(int bound) {
+    return static_cast<int>(random_bits()() % static_cast<unsigned>(bound));
+}
+
+/// A 16-bit float and its value: a positive or negative number that both formats hold without rounding.
+struct Half {
+    uint16_t bits;
+    float value;
+};
+
+Half random_half(ScaleType type) {
+    int sign = random_below(2);
+    if (type == ScaleType::bfloat16) {
+        auto bits = static_cast<uint16_t>(sign << 15 | (118 + random_below(4)) << 7 | random_below(128));
+        uint32_t wide = static_cast<uint32_t>(bits) << 16;
+        float value;
+        std::memcpy(&value, &wide, sizeof(value));
+        return {bits, value};
+    }
+    int exponent = random_below(10);  // 0: not a normal number
+    int fraction = random_below(1024);
+    float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+    return {static_cast<uint16_t>(sign << 15 | exponent << 10 | fraction), sign ? -value : value};
+}
+
+/// A random matrix whose buffers are exactly as long as what they hold.
+struct Matrix {
+    Matrix(int64_t rows, int64_t columns, int group_size, int bits, ScaleType type)
+        : codes(rows * columns * bits / 8), weights(rows * columns) {
+        for (uint8_t& byte : codes) {
+            byte = static_cast<uint8_t>(random_bits()());
+        }
+        int64_t groups = rows * columns / group_size;
+        std::vector<float> scale_values = fill(scales, groups, type);
+        std::vector<float> bias_values = fill(biases, groups, type);
+        for (int64_t i = 0; i < rows * columns; ++i) {
+            int code = 0;
+            for (int bit = 0; bit < bits; ++bit) {
+                int64_t place = i * bits + bit;
+                code |= (codes[place / 8] >> (place % 8) & 1) << bit;
+            }
+            int64_t group = i / group_size;
+            weights[i] = static_cast<double>(scale_values[group]) * code + bias_values[group];
+        }
+        view = {codes.data(), scales.data(), biases.data(), type, rows, columns, group_size, bits};
+    }
+
+    static std::vector<float> fill(std::vector<char>& bytes, int64_t count, ScaleType type) {
+        std::vector<float> values(count);
+        bytes.resize(count * (type == ScaleType::float32 ? 4 : 2));
+        for (int64_t i = 0; i < count; ++i) {
+            if (type == ScaleType::float32) {
+                values[i] = std::uniform_real_distribution<float>(-0.1f, 0.1f)(random_bits());
+                std::memcpy(bytes.data() + 4 * i, &values[i], 4);
+            } else {
+                Half half = random_half(type);
+                values[i] = half.value;
+                std::memcpy(bytes.data() + 2 * i, &half.bits, 2);
+            }
+        }
+        return values;
+    }
+
+    std::vector<uint8_t> codes;
+    std::vector<char> scales;
+    std::vector<char> biases;
+    std::vector<double> weights;
+    QuantizedMatrix view;
+};
+
+struct Input {
+    Input(int64_t num_rows, int64_t columns, int64_t step) : values(num_rows * columns * step) {
+        for (float& value : values) {
+            value = std::normal_distribution<float>()(random_bits());
+        }
+        for (int64_t row = 0; row < num_rows; ++row) {
+            offsets.push_back(row * columns * step);
+        }
+        this->step = step;
+    }
+
+    Rows rows() const { return {values.data(), offsets, step}; }
+
+    std::vector<float> values;
+    std::vector<int64_t> offsets;
+    int64_t step;
+};
+
+/// The largest error of any output, as a part of what its products add up to without their signs.
+double error_of(const Input& x, const Matrix& matrix, const std::vector<float>& y) {
+    double worst = 0;
+    int64_t outputs = matrix.view.rows;
+    int64_t columns = matrix.view.columns;
+    for (size_t row = 0; row < x.offsets.size(); ++row) {
+        for (int64_t n = 0; n < outputs; ++n) {
+            double sum = 0;
+            double size = 1e-30;
+            for (int64_t k = 0; k < columns; ++k) {
+                double product = x.values[x.offsets[row] + k * x.step] * matrix.weights[n * columns + k];
+                sum += product;
+                size += std::fabs(product);
+            }
+            worst = std::fmax(worst, std::fabs(y[row * outputs + n] - sum) / size);
+        }
+    }
+    return worst;
+}
+
+std::string name_of(const Matrix& matrix, size_t num_rows) {
+    const QuantizedMatrix& view = matrix.view;
+    return std::string(pomona::instructions().name) + ", " + std::to_string(view.bits) + " bits, groups of " +
+           std::to_string(view.group_size) + ", " + std::to_string(num_rows) + " x " + std::to_string(view.columns) +
+           " x " + std::to_string(view.rows);
+}
+
+void check_products() {
+    for (int bits : kBits) {
+        for (int group_size : kGroups) {
+            for (ScaleType type : kScaleTypes) {
+                int64_t columns = group_size * (1 + random_below(2 * 768 / group_size + 3));
+                Matrix matrix(1 + random_below(40), columns, group_size, bits, type);
+                Input x(1 + random_below(12), columns, 1 + random_below(2));
+                std::vector<float> y(x.offsets.size() * matrix.view.rows, NAN);
+                pomona::multiply(x.rows(), matrix.view, y.data());
+                double error = error_of(x, matrix, y);
+                expect(error < kTolerance, name_of(matrix, x.offsets.size()) + ": error " + std::to_string(error));
+            }
+        }
+    }
+}
+
+void check_empty_products() {
+    Matrix no_outputs(0, 64, 32, 4, ScaleType::float32);
+    Matrix no_columns(3, 0, 32, 4, ScaleType::float32);
+    Matrix plain(3, 64, 32, 4, ScaleType::float32);
+    pomona::multiply(Input(2, 64, 1).rows(), no_outputs.view, nullptr);
+    pomona::multiply(Input(0, 64, 1).rows(), plain.view, nullptr);
+    std::vector<float> y(6, NAN);
+    pomona::multiply(Input(2, 0, 1).rows(), no_columns.view, y.data());
+    expect(y == std::vector<float>(6, 0.0f), "a product without columns is zero");
+}
+
+/// Every row has the bits that it has alone, whatever the number of rows and threads.
+void check_rows_are_independent() {
+    constexpr int kRows = 300;
+    for (int bits : kBits) {
+        Matrix matrix(31, 64 * (10 + random_below(10)), 64, bits, ScaleType::float16);
+        Input x(kRows, matrix.view.columns, 1);
+        int64_t outputs = matrix.view.rows;
+        std::vector<float> alone(kRows * outputs);
+        for (int row = 0; row < kRows; ++row) {
+            Rows one{x.values.data(), {x.offsets[row]}, 1};
+            pomona::multiply(one, matrix.view, alone.data() + row * outputs);
+        }
+        for (int count : {1, 2, 3, 4, 5, 6, 7, 16, 127, 128, 129, 131, 299, 300}) {
+            int begin = random_below(kRows - count + 1);
+            Rows some{x.values.data(), {x.offsets.begin() + begin, x.offsets.begin() + begin + count}, 1};
+            std::vector<float> y(count * outputs, NAN);
+            pomona::Pool::shared().resize(1 + random_below(4));
+            pomona::multiply(some, matrix.view, y.data());
+            bool equal = std::memcmp(y.data(), alone.data() + begin * outputs, y.size() * sizeof(float)) == 0;
+            expect(equal, name_of(matrix, count) + ": rows differ from those multiplied alone");
+        }
+    }
+}
+
+void check_chosen_matrices() {
+    constexpr int kMatrices = 5;
+    constexpr int64_t kOutputs = 19;
+    for (int bits : kBits) {
+        Matrix all(kMatrices * kOutputs, 96, 32, bits, ScaleType::bfloat16);
+        QuantizedMatrix first = all.view;
+        first.rows = kOutputs;
+        Input x(70, 96, 1);
+        std::vector<int64_t> choices;
+        for (size_t i = 0; i < x.offsets.size(); ++i) {
+            choices.push_back(random_below(kMatrices));
+        }
+        choices[3] = kMatrices;  // is not there
+        std::vector<float> whole(x.offsets.size() * all.view.rows);
+        std::vector<float> y(x.offsets.size() * kOutputs, 0.0f);
+        pomona::multiply(x.rows(), all.view, whole.data());
+        pomona::multiply_chosen(x.rows(), first, choices, kMatrices, y.data());
+        for (size_t row = 0; row < x.offsets.size(); ++row) {
+            std::vector<float> expected(kOutputs, 0.0f);
+            if (choices[row] < kMatrices) {
+                std::memcpy(expected.data(),
+                            whole.data() + row * all.view.rows + choices[row] * kOutputs,
+                            kOutputs * sizeof(float));
+            }
+            bool equal = std::memcmp(expected.data(), y.data() + row * kOutputs, kOutputs * sizeof(float)) == 0;
+            expect(equal, name_of(all, row) + ": a row differs from its matrix's");
+        }
+    }
+}
+
+void check_expanded_rows() {
+    for (int bits : kBits) {
+        for (ScaleType type : kScaleTypes) {
+            Matrix matrix(9, 1024, 64, bits, type);
+            std::vector<int64_t> indices = {8, 0, 3, 3};
+            std::vector<float> values(indices.size() * 1024);
+            pomona::expand_rows(matrix.view, indices, values.data());
+            double worst = 0;
+            for (size_t i = 0; i < values.size(); ++i) {
+                double weight = matrix.weights[indices[i / 1024] * 1024 + i % 1024];
+                worst = std::fmax(worst, std::fabs(values[i] - weight));
+            }
+            expect(worst < kTolerance, name_of(matrix, indices.size()) + ": expanded rows differ");
+        }
+    }
+}
+
+void check_pool() {
+    for (int num_threads : {1, 2, 3, 8}) {
+        pomona::Pool pool(num_threads);
+        for (int job = 0; job < 2000; ++job) {
+            int pieces = random_below(20);
+            std::vector<int> done(pieces, 0);
+            pool.run(pieces, [&](int64_t piece) { ++done[piece]; });
+            expect(done == std::vector<int>(pieces, 1), "every piece is done once");
+        }
+    }
+}
+
+void check_callers_on_several_threads() {
+    Matrix matrix(64, 1024, 32, 4, ScaleType::float32);
+    Input x(7, 1024, 1);
+    std::vector<float> expected(7 * 64);
+    pomona::multiply(x.rows(), matrix.view, expected.data());
+    pomona::Pool::shared().resize(3);
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 3; ++i) {
+        callers.emplace_back([&] {
+            for (int round = 0; round < 50; ++round) {
+                std::vector<float> y(7 * 64);
+                pomona::multiply(x.rows(), matrix.view, y.data());
+                expect(y == expected, "a product is the same beside others");
+            }
+        });
+    }
+    for (std::thread& caller : callers) {
+        caller.join();
+    }
+}
+
+/// Neither the sanitizer for threads nor an emulator of another processor lets a forked child start threads.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kCanFork = false;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+constexpr bool kCanFork = false;
+#else
+constexpr bool kCanFork = true;
+#endif
+#else
+constexpr bool kCanFork = true;
+#endif
+
+/// A forked child has a pool of its own.
+void check_fork() {
+    std::fflush(stdout);
+    pid_t child = ::fork();
+    if (child == 0) {
+        int64_t total = 0;
+        std::vector<int64_t> parts(100, 0);
+        pomona::Pool::shared().run(100, [&](int64_t piece) { parts[piece] = piece; });
+        for (int64_t part : parts) {
+            total += part;
+        }
+        ::_exit(total == 4950 ? 0 : 1);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a forked child computes");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    bool may_fork = kCanFork && (argc < 2 || std::strcmp(argv[1], "--no-fork") != 0);
+    check_pool();
+    for (const pomona::Instructions* instructions : pomona::available_instructions()) {
+        std::printf("%s\n", instructions->name);
+        pomona::choose_instructions(instructions->name);
+        check_products();
+        check_empty_products();
+        check_rows_are_independent();
+        check_chosen_matrices();
+        check_expanded_rows();
+        check_callers_on_several_threads();
+    }
+    if (may_fork) {
+        check_fork();
+    }
+    std::printf("%d failed\n", num_failures);
+    return num_failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

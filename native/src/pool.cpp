@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 // A step calls for the next product within some ten microseconds; to wake a thread costs more than that.
 constexpr auto kWatchTime = std::chrono::microseconds(200);
-constexpr int kPausesPerLook = 16;  // between looks at the clock and at who else wants the core
+constexpr int kPausesPerLook = 128;  // between looks at the clock and at who else wants the core: a few microseconds
 constexpr uint64_t kPiecesMask = 0xFFFFFFFF;
 
 void pause() {
@@ -109,7 +109,7 @@ void Pool::share(uint32_t num_pieces, Task task, const void* context) {
     }
     for (int pauses = 0; num_done_.load(std::memory_order_acquire) != num_pieces; ++pauses) {
         pause();
-        if (pauses % kPausesPerLook == 0) {
+        if (pauses % kPausesPerLook == kPausesPerLook - 1) {
             ::sched_yield();
         }
     }

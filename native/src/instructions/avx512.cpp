@@ -23,13 +23,21 @@ struct Avx512 {
     static Vec broadcast(const float* from) { return _mm512_set1_ps(*from); }
     static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
-    static void widen(const uint16_t* halves, int64_t count, bool is_float16, float* wide) {
+    static Vec wide(__m256i halves, bool is_float16) {
+        return is_float16 ? _mm512_cvtph_ps(halves)
+                          : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    }
+
+    static void widen(const uint16_t* halves, int64_t count, bool is_float16, float* values) {
+        if (count < kLanes) {
+            __mmask16 mask = (1u << count) - 1;
+            _mm512_mask_storeu_ps(values, mask, wide(_mm256_maskz_loadu_epi16(mask, halves), is_float16));
+            return;
+        }
         for (int64_t i = 0; i < count; i += kLanes) {
-            __mmask16 mask = count - i < kLanes ? (1u << (count - i)) - 1 : 0xFFFF;
-            __m256i bits = _mm256_maskz_loadu_epi16(mask, halves + i);
-            __m512 values = is_float16 ? _mm512_cvtph_ps(bits)
-                                       : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-            _mm512_mask_storeu_ps(wide + i, mask, values);
+            int64_t begin = tile::smaller(i, count - kLanes);  // the last vector overlaps the one before
+            __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + begin));
+            _mm512_storeu_ps(values + begin, wide(bits, is_float16));
         }
     }
 

@@ -26,6 +26,9 @@ constexpr int kUnitVectors = kUnitColumns / Isa::kLanes;
 /// The floats from one row of sums to the next in the small array that `Isa::sums` fills.
 constexpr int kSumsStride = 8;
 
+/// Up to so many rows of x stay in the second-level cache with all their columns.
+constexpr int64_t kCachedRows = 32;
+
 /// Which code of a unit stands at each place after unpacking.
 struct Order {
     uint8_t code[kUnitColumns];
@@ -82,13 +85,59 @@ POMONA_INLINE int64_t smaller(int64_t left, int64_t right) {
     return left < right ? left : right;
 }
 
+/// What a thread will need some tiles from now. Hardware foresees one stream of memory well, but here are three, and a
+/// tile takes less time than memory does to answer.
+template <class Isa>
+class Foresight {
+  public:
+    Foresight(const QuantizedMatrix& matrix, int64_t first_row, int64_t begin_column) {
+        int64_t scale_bytes = matrix.scale_type == ScaleType::float32 ? 4 : 2;
+        int64_t row_bytes = matrix.row_bytes();
+        int64_t row = first_row + Isa::kOutputTile * (1 + kBytesAhead / (Isa::kOutputTile * row_bytes + 1));
+        // The rows of a tile lie one behind the other, so its bytes are fetched in their order, some with each unit.
+        code_step_ = Isa::kOutputTile * row_bytes * kUnitColumns / matrix.columns;
+        scale_step_ = Isa::kOutputTile * scale_bytes * kUnitColumns / matrix.group_size;
+        int64_t unit = begin_column / kUnitColumns;
+        codes_ = reinterpret_cast<uintptr_t>(matrix.codes) + row * row_bytes + unit * code_step_;
+        int64_t scales = row * matrix.groups() * scale_bytes + unit * scale_step_;
+        scales_ = reinterpret_cast<uintptr_t>(matrix.scales) + scales;
+        biases_ = reinterpret_cast<uintptr_t>(matrix.biases) + scales;
+    }
+
+    /// Fetches the bytes of one unit. An address behind the end is no error.
+    template <int bits>
+    POMONA_INLINE void fetch() {
+        POMONA_UNROLL
+        for (int line = 0; line < (Isa::kOutputTile * 4 * bits + 63) / 64; ++line) {
+            __builtin_prefetch(reinterpret_cast<const void*>(codes_ + 64 * line));
+        }
+        __builtin_prefetch(reinterpret_cast<const void*>(scales_));
+        __builtin_prefetch(reinterpret_cast<const void*>(biases_));
+        codes_ += code_step_;
+        scales_ += scale_step_;
+        biases_ += scale_step_;
+    }
+
+  private:
+    static constexpr int64_t kBytesAhead = 4096;
+
+    // Numbers, because they may lie behind what they belong to.
+    uintptr_t codes_;
+    uintptr_t scales_;
+    uintptr_t biases_;
+    int64_t code_step_;
+    int64_t scale_step_;
+};
+
 /// A few rows of the matrix within one chunk, with scales and biases in float32.
 template <class Isa>
 class Strip {
   public:
     /// Rows past `end` repeat the one before it, so that a tile at the edge reads nothing outside.
     Strip(const QuantizedMatrix& matrix, int64_t first_row, int64_t end, int64_t begin_column, int64_t columns)
-        : units(columns / kUnitColumns), group_shift(__builtin_ctz(matrix.group_size / kUnitColumns)) {
+        : units(columns / kUnitColumns),
+          group_shift(__builtin_ctz(matrix.group_size / kUnitColumns)),
+          foresight(matrix, first_row, begin_column) {
         for (int n = 0; n < Isa::kOutputTile; ++n) {
             int64_t row = smaller(first_row + n, end - 1);
             codes[n] = matrix.codes + row * matrix.row_bytes() + begin_column * matrix.bits / 8;
@@ -104,6 +153,7 @@ class Strip {
     const float* biases[Isa::kOutputTile];
     int64_t units;
     int group_shift;  ///< unit >> group_shift = group
+    Foresight<Isa> foresight;
 
   private:
     static const float* as_float(const void* halves, ScaleType type, int64_t first, int64_t count, float* widened) {
@@ -137,7 +187,9 @@ inline void weights_of(const Strip<Isa>& strip,
 template <class Isa, int bits>
 void expand_strip(const Strip<Isa>& strip, float* tile) {
     typename Isa::template Unpack<bits> unpack;
+    Foresight<Isa> foresight = strip.foresight;
     for (int64_t unit = 0; unit < strip.units; ++unit) {
+        foresight.template fetch<bits>();
         POMONA_UNROLL
         for (int n = 0; n < Isa::kOutputTile; ++n) {
             typename Isa::Vec weights[kUnitVectors<Isa>];
@@ -189,7 +241,9 @@ void multiply_fused(const Strip<Isa>& strip,
             sums[m][n] = Isa::zero();
         }
     }
+    Foresight<Isa> foresight = strip.foresight;
     for (int64_t unit = 0; unit < strip.units; ++unit) {
+        foresight.template fetch<bits>();
         POMONA_UNROLL
         for (int n = 0; n < Isa::kOutputTile; ++n) {
             typename Isa::Vec weights[kUnitVectors<Isa>];
@@ -292,20 +346,33 @@ void multiply_few(const Product& product, const Part& part, const Strip<Isa>& st
     deliver<Isa, rows>(partial, product, 0, part.first_output, part.outputs, part.begin_column == 0);
 }
 
+/// All rows times one strip. `tile` has place for its weights.
+template <class Isa, int bits>
+void multiply_part(const Product& product, int64_t output, int64_t end, int64_t column, float* tile) {
+    int64_t columns = smaller(kChunkColumns, product.matrix.columns - column);
+    Part part{column, columns, output, smaller(Isa::kOutputTile, end - output)};
+    Strip<Isa> strip(product.matrix, output, end, column, columns);
+    if (product.x.rows <= Isa::kRowTile) {
+        return multiply_few<Isa, bits, Isa::kRowTile>(product, part, strip);
+    }
+    expand_strip<Isa, bits>(strip, tile);
+    multiply_rows<Isa, Isa::kRowTile>(product, part, tile, 0);
+}
+
 template <class Isa, int bits>
 void multiply_bits(const Product& product, int64_t begin, int64_t end) {
     alignas(64) float tile[Isa::kOutputTile * kChunkColumns];
-    for (int64_t column = 0; column < product.matrix.columns; column += kChunkColumns) {
-        int64_t columns = smaller(kChunkColumns, product.matrix.columns - column);
+    if (product.x.rows <= kCachedRows) {  // the matrix is what comes from memory: take it as it lies there
         for (int64_t output = begin; output < end; output += Isa::kOutputTile) {
-            Part part{column, columns, output, smaller(Isa::kOutputTile, end - output)};
-            Strip<Isa> strip(product.matrix, output, end, column, columns);
-            if (product.x.rows <= Isa::kRowTile) {
-                multiply_few<Isa, bits, Isa::kRowTile>(product, part, strip);
-            } else {
-                expand_strip<Isa, bits>(strip, tile);
-                multiply_rows<Isa, Isa::kRowTile>(product, part, tile, 0);
+            for (int64_t column = 0; column < product.matrix.columns; column += kChunkColumns) {
+                multiply_part<Isa, bits>(product, output, end, column, tile);
             }
+        }
+        return;
+    }
+    for (int64_t column = 0; column < product.matrix.columns; column += kChunkColumns) {  // a chunk of x stays cached
+        for (int64_t output = begin; output < end; output += Isa::kOutputTile) {
+            multiply_part<Isa, bits>(product, output, end, column, tile);
         }
     }
 }

@@ -18,11 +18,31 @@ def map_array(path: str | os.PathLike, offset: int, shape: Sequence[int], dtype:
 def quantized_linear(x: mlx.core.array, codes: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array, group_size: int, bits: int) -> mlx.core.array:
     """Multiply rows with a quantized matrix, transposed."""
 
-def gather_quantized_linear(x: mlx.core.array, codes: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array, choices: mlx.core.array, group_size: int, bits: int) -> mlx.core.array:
+def quantized_linears(x: mlx.core.array, matrices: Sequence[tuple[mlx.core.array, mlx.core.array, mlx.core.array]], group_size: int, bits: int) -> list[mlx.core.array]:
+    """Multiply rows with several quantized matrices, transposed."""
+
+def quantized_swiglu(x: mlx.core.array, gate: tuple[mlx.core.array, mlx.core.array, mlx.core.array], up: tuple[mlx.core.array, mlx.core.array, mlx.core.array], group_size: int, bits: int) -> mlx.core.array:
+    """
+    Multiply rows with two quantized matrices, transposed, and join the products.
+    """
+
+def gather_quantized_linear(x: mlx.core.array, matrices: tuple[mlx.core.array, mlx.core.array, mlx.core.array], choices: mlx.core.array, group_size: int, bits: int) -> mlx.core.array:
     """Multiply each row with the quantized matrix of its choice, transposed."""
 
 def quantized_rows(codes: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array, indices: mlx.core.array, group_size: int, bits: int) -> mlx.core.array:
     """Look up rows of a quantized matrix."""
+
+def rms_norm(x: mlx.core.array, weight: mlx.core.array, epsilon: float) -> mlx.core.array:
+    """Normalize rows by their root mean square."""
+
+def swiglu(gate: mlx.core.array, up: mlx.core.array) -> mlx.core.array:
+    """Join the two halves of a gated layer."""
+
+def rotate(x: mlx.core.array, cosines: mlx.core.array, sines: mlx.core.array) -> mlx.core.array:
+    """Turn pairs of elements by angles."""
+
+def attention(queries: mlx.core.array, keys: mlx.core.array, values: mlx.core.array, scale: float, is_causal: bool) -> mlx.core.array:
+    """Attend to keys and values."""
 
 def instruction_set() -> str:
     """Name the instruction set that the kernels use."""

@@ -3,13 +3,15 @@ find_package(Threads REQUIRED)
 set(pomona_src ${CMAKE_CURRENT_LIST_DIR}/src)
 
 add_library(pomona_kernels STATIC
+  ${pomona_src}/elements.cpp
   ${pomona_src}/instruction_set.cpp
   ${pomona_src}/instructions/avx2.cpp
   ${pomona_src}/instructions/avx512.cpp
   ${pomona_src}/instructions/neon.cpp
   ${pomona_src}/instructions/portable.cpp
   ${pomona_src}/linear.cpp
-  ${pomona_src}/pool.cpp)
+  ${pomona_src}/pool.cpp
+  ${pomona_src}/rows.cpp)
 target_include_directories(pomona_kernels PUBLIC ${pomona_src})
 target_link_libraries(pomona_kernels PUBLIC Threads::Threads)
 target_compile_options(pomona_kernels PRIVATE -Wall -Wextra)

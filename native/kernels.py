@@ -1,4 +1,4 @@
-"""Arithmetic on the CPU that MLX does slowly: quantized matrices, straight from their codes.
+"""Arithmetic on the CPU that MLX does slowly: quantized matrices straight from their codes, and what joins them.
 
 Every function makes an array as MLX's own do: computed when it is evaluated, on the CPU stream of the calling thread.
 What they compute for a row depends on that row alone: it has the same bits whatever rows it comes with, and with any
@@ -14,9 +14,13 @@ import native
 from native.errors import ExtensionUnloadable, InstructionSetMissing, NotBuilt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
+    from typing import TypeAlias
 
     import mlx.core as mx
+
+    Matrix: TypeAlias = tuple[mx.array, mx.array, mx.array]
 
 BITS = (2, 3, 4, 5, 6, 8)
 GROUP_SIZES = (32, 64, 128)
@@ -108,6 +112,43 @@ def quantized_linear(
     return _extension().quantized_linear(x, codes, scales, biases, group_size, bits)
 
 
+def quantized_linears(x: mx.array, matrices: Sequence[Matrix], group_size: int, bits: int) -> list[mx.array]:
+    """Multiply `x` with several transposed matrices at once: the bits of `quantized_linear`, in less time.
+
+    Args:
+        x: float32 [..., columns], any layout.
+        matrices: codes, scales and biases of each, as in `quantized_linear`; all have as many columns as `x`.
+        group_size: one of `GROUP_SIZES`.
+        bits: one of `BITS`.
+
+    Returns:
+        For each matrix, float32 [..., its rows].
+
+    Raises:
+        QuantizationUnsupported, OperandRejected, NativeError: as `quantized_linear`.
+    """
+    return _extension().quantized_linears(x, matrices, group_size, bits)
+
+
+def quantized_swiglu(x: mx.array, gate: Matrix, up: Matrix, group_size: int, bits: int) -> mx.array:
+    """Multiply `x` with two transposed matrices and join the products: the bits of `quantized_linear` and `swiglu`.
+
+    Args:
+        x: float32 [..., columns], any layout.
+        gate: codes, scales and biases of the matrix whose product is gated, as in `quantized_linear`.
+        up: those of the other, of the same shape.
+        group_size: one of `GROUP_SIZES`.
+        bits: one of `BITS`.
+
+    Returns:
+        float32 [..., rows].
+
+    Raises:
+        QuantizationUnsupported, OperandRejected, NativeError: as `quantized_linear`.
+    """
+    return _extension().quantized_swiglu(x, gate, up, group_size, bits)
+
+
 def gather_quantized_linear(  # noqa: PLR0913 - a matrix is five of these
     x: mx.array, codes: mx.array, scales: mx.array, biases: mx.array, choices: mx.array, *, group_size: int, bits: int
 ) -> mx.array:
@@ -134,7 +175,7 @@ def gather_quantized_linear(  # noqa: PLR0913 - a matrix is five of these
         RuntimeError: when the result is evaluated: there is no matrix of that number.
         NativeError: the extension is not there or cannot be imported.
     """
-    return _extension().gather_quantized_linear(x, codes, scales, biases, choices, group_size, bits)
+    return _extension().gather_quantized_linear(x, (codes, scales, biases), choices, group_size, bits)
 
 
 def quantized_rows(
@@ -160,6 +201,86 @@ def quantized_rows(
         NativeError: the extension is not there or cannot be imported.
     """
     return _extension().quantized_rows(codes, scales, biases, indices, group_size, bits)
+
+
+def rms_norm(x: mx.array, weight: mx.array, epsilon: float) -> mx.array:
+    """Normalize rows by their root mean square: x / sqrt(mean(x * x) + epsilon) * weight.
+
+    Args:
+        x: float32 [..., width], any layout.
+        weight: float32 [width], row-contiguous.
+        epsilon: added to the mean.
+
+    Returns:
+        float32 of the shape of `x`.
+
+    Raises:
+        OperandRejected, NativeError: as `quantized_linear`.
+
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+    return _extension().rms_norm(x, weight, epsilon)
+
+
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    """Join the halves of a gated layer: gate / (1 + exp(-gate)) * up.
+
+    Args:
+        gate: float32 [..., width], any layout.
+        up: the same.
+
+    Returns:
+        float32 of that shape.
+
+    Raises:
+        OperandRejected, NativeError: as `quantized_linear`.
+
+    Source: Shazeer 2020, arXiv:2002.05202.
+    """
+    return _extension().swiglu(gate, up)
+
+
+def rotate(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
+    """Turn the pairs (x[i], x[i + half]) by the angles of their positions; what lies behind the pairs stays.
+
+    Args:
+        x: float32 [batches, heads, tokens, width], any layout, `width` at least twice `half`.
+        cosines: float32 [tokens, half] or [batches, tokens, half], any layout: computed once for all layers of a step.
+        sines: the same.
+
+    Returns:
+        float32 of the shape of `x`.
+
+    Raises:
+        OperandRejected, NativeError: as `quantized_linear`.
+
+    Source: Su et al. 2021, arXiv:2104.09864; halves instead of neighbours as Hugging Face checkpoints have them.
+    """
+    return _extension().rotate(x, cosines, sines)
+
+
+def attention(queries: mx.array, keys: mx.array, values: mx.array, scale: float, *, is_causal: bool) -> mx.array:
+    """Let queries attend to keys and values by the softmax of scaled scores.
+
+    The sums of a query go over the keys that it sees in their order, so a query has the same bits in a chunk of any
+    size. Query head h reads head h // (heads / kv heads).
+
+    Args:
+        queries: float32 [batches, heads, queries, width]; elements of a row side by side, otherwise any layout.
+        keys: float32 [batches, kv heads, keys, width]; the same, so that slices of a cache are read in place.
+        values: the same.
+        scale: multiplies the scores.
+        is_causal: the last query stands at the last key, and no query sees a key behind its own place.
+
+    Returns:
+        float32 [batches, queries, heads, width]: the heads of a query side by side, ready for the next product.
+
+    Raises:
+        OperandRejected, NativeError: as `quantized_linear`.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762; heads that share keys: Ainslie et al. 2023, arXiv:2305.13245.
+    """
+    return _extension().attention(queries, keys, values, scale, is_causal)
 
 
 @functools.cache

@@ -2,11 +2,18 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "crossing.h"
+#include "fused.h"
 #include "instruction_set.h"
 #include "mapped.h"
+#include "operands.h"
 #include "pool.h"
 #include "quantized.h"
 
@@ -53,13 +60,21 @@ void translate(const std::exception_ptr& pointer, void*) {
     }
 }
 
-/// The functions of native/kernels.py.
-void define_kernels(nb::module_& m) {
-    using mlx::core::array;
+using mlx::core::array;
+
+// Codes, scales and biases, as they come from Python.
+using Triple = std::tuple<array, array, array>;
+
+pomona::QuantizedArrays arrays_of(const Triple& triple) {
+    return {std::get<0>(triple), std::get<1>(triple), std::get<2>(triple)};
+}
+
+/// The functions of native/kernels.py: products.
+void define_products(nb::module_& m) {
     m.def(
         "quantized_linear",
         [](const array& x, const array& codes, const array& scales, const array& biases, int group_size, int bits) {
-            return pomona::quantized_linear(x, {codes, scales, biases, group_size, bits});
+            return pomona::quantized_linears(x, {{codes, scales, biases}}, {group_size, bits}).front();
         },
         "x"_a,
         "codes"_a,
@@ -69,18 +84,37 @@ void define_kernels(nb::module_& m) {
         "bits"_a,
         "Multiply rows with a quantized matrix, transposed.");
     m.def(
-        "gather_quantized_linear",
-        [](const array& x,
-           const array& codes,
-           const array& scales,
-           const array& biases,
-           const array& choices,
-           int group_size,
-           int bits) { return pomona::gather_quantized_linear(x, {codes, scales, biases, group_size, bits}, choices); },
+        "quantized_linears",
+        [](const array& x, const std::vector<Triple>& matrices, int group_size, int bits) {
+            std::vector<pomona::QuantizedArrays> arrays;
+            for (const Triple& triple : matrices) {
+                arrays.push_back(arrays_of(triple));
+            }
+            return pomona::quantized_linears(x, arrays, {group_size, bits});
+        },
         "x"_a,
-        "codes"_a,
-        "scales"_a,
-        "biases"_a,
+        "matrices"_a,
+        "group_size"_a,
+        "bits"_a,
+        "Multiply rows with several quantized matrices, transposed.");
+    m.def(
+        "quantized_swiglu",
+        [](const array& x, const Triple& gate, const Triple& up, int group_size, int bits) {
+            return pomona::quantized_swiglu(x, arrays_of(gate), arrays_of(up), {group_size, bits});
+        },
+        "x"_a,
+        "gate"_a,
+        "up"_a,
+        "group_size"_a,
+        "bits"_a,
+        "Multiply rows with two quantized matrices, transposed, and join the products.");
+    m.def(
+        "gather_quantized_linear",
+        [](const array& x, const Triple& matrices, const array& choices, int group_size, int bits) {
+            return pomona::gather_quantized_linear(x, arrays_of(matrices), choices, {group_size, bits});
+        },
+        "x"_a,
+        "matrices"_a,
         "choices"_a,
         "group_size"_a,
         "bits"_a,
@@ -92,7 +126,7 @@ void define_kernels(nb::module_& m) {
            const array& biases,
            const array& indices,
            int group_size,
-           int bits) { return pomona::quantized_rows({codes, scales, biases, group_size, bits}, indices); },
+           int bits) { return pomona::quantized_rows({codes, scales, biases}, indices, {group_size, bits}); },
         "codes"_a,
         "scales"_a,
         "biases"_a,
@@ -100,6 +134,25 @@ void define_kernels(nb::module_& m) {
         "group_size"_a,
         "bits"_a,
         "Look up rows of a quantized matrix.");
+}
+
+/// The functions of native/kernels.py: what stands between products.
+void define_fused(nb::module_& m) {
+    m.def("rms_norm", &pomona::rms_norm, "x"_a, "weight"_a, "epsilon"_a, "Normalize rows by their root mean square.");
+    m.def("swiglu", &pomona::swiglu, "gate"_a, "up"_a, "Join the two halves of a gated layer.");
+    m.def("rotate", &pomona::rotate, "x"_a, "cosines"_a, "sines"_a, "Turn pairs of elements by angles.");
+    m.def("attention",
+          &pomona::attention,
+          "queries"_a,
+          "keys"_a,
+          "values"_a,
+          "scale"_a,
+          "is_causal"_a,
+          "Attend to keys and values.");
+}
+
+/// The functions of native/kernels.py: how the kernels run.
+void define_settings(nb::module_& m) {
     m.def(
         "instruction_set",
         [] { return std::string(pomona::instructions().name); },
@@ -154,5 +207,7 @@ NB_MODULE(_native, m) {
           "dtype"_a,
           nb::call_guard<nb::gil_scoped_release>(),
           "Make an array whose elements are a range of a file.");
-    define_kernels(m);
+    define_products(m);
+    define_fused(m);
+    define_settings(m);
 }

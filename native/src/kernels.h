@@ -61,6 +61,43 @@ struct Product {
     const int64_t* y_rows;  ///< which row of y each row of x fills; null: the same one
 };
 
+/// How the elements of a [batches, heads, rows, width] array lie, in floats. Those of a row lie side by side.
+struct Layout {
+    int64_t batch;
+    int64_t head;
+    int64_t row;
+};
+
+/// Attention of queries over keys and values. Query head h reads head h / (heads / kv_heads) of the others.
+///
+/// A query sees the keys that stand before it or where it stands, the last query at the last key, or all of them. Its
+/// sums go over the keys in their order, whatever other queries there are.
+struct Attention {
+    const float* queries;
+    const float* keys;
+    const float* values;
+    float* y;  ///< [batches, queries, heads, width], row-contiguous
+    Layout queries_layout;
+    Layout keys_layout;
+    Layout values_layout;
+    int64_t batches;
+    int64_t heads;
+    int64_t kv_heads;
+    int64_t num_queries;
+    int64_t num_keys;
+    int64_t width;
+    float scale;
+    bool is_causal;
+
+    /// How many keys a query sees.
+    POMONA_INLINE int64_t visible(int64_t query) const {
+        return is_causal ? num_keys - num_queries + query + 1 : num_keys;
+    }
+};
+
+/// Queries that are computed together, so that keys and values come from the cache once for all of them.
+constexpr int64_t kQueryBlock = 16;
+
 /// The kernels, compiled for one instruction set.
 struct Instructions {
     const char* name;
@@ -74,6 +111,19 @@ struct Instructions {
 
     /// Writes a row of the matrix as float32, in the order of its columns.
     void (*expand)(const QuantizedMatrix& matrix, int64_t row, float* values);
+
+    /// y = x / sqrt(mean(x * x) + epsilon) * weight, for one row.
+    void (*normalize)(const float* x, const float* weight, float epsilon, int64_t width, float* y);
+
+    /// y = gate / (1 + exp(-gate)) * up, element by element.
+    void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
+
+    /// Turns the pairs (x[i], x[i + half]) of one row by the angles of which it gets cosines and sines.
+    void (*rotate)(const float* x, const float* cosines, const float* sines, int64_t half, float* y);
+
+    /// Computes queries `begin` to `end`, at most `kQueryBlock`, of one head. All of them see a key at least.
+    /// `scores` has place for `end - begin` times the keys, rounded up to a multiple of 16.
+    void (*attend)(const Attention& attention, int64_t batch, int64_t head, int64_t begin, int64_t end, float* scores);
 };
 
 /// Each is null where it was not compiled in: its file is for another processor.

@@ -1,11 +1,9 @@
 #include "linear.h"
 
 #include <algorithm>
-#include <memory>
-#include <numeric>
+#include <utility>
 
 #include "instruction_set.h"
-#include "pool.h"
 
 namespace pomona {
 
@@ -14,9 +12,7 @@ namespace {
 // Rows that are packed together: of a chunk of columns so many fit the second-level cache, beside what else is there.
 constexpr int64_t kBlockRows = 128;
 
-// What a thread should have to do before the next piece, in floats touched or multiply-adds. Less is lost in sharing,
-// more is lost in waiting for the last.
-constexpr int64_t kLeastPackWork = 16384;
+// What a thread takes at a time, in multiply-adds: less is lost in sharing, more is lost in waiting for the last.
 constexpr int64_t kLeastPieceWork = 1 << 16;
 constexpr int64_t kMostPieceWork = 1 << 20;
 constexpr int64_t kPiecesPerThread = 4;
@@ -24,79 +20,66 @@ constexpr int64_t kPiecesPerThread = 4;
 // Unpacking a weight costs as much as multiplying it with so many rows.
 constexpr int64_t kRowsPerUnpacking = 3;
 
-constexpr size_t kAlignment = 64;
-
-/// Memory that a thread keeps for its next product.
-float* scratch(size_t num_floats) {
-    struct Free {
-        void operator()(float* memory) const { ::operator delete[](memory, std::align_val_t(kAlignment)); }
-    };
-    thread_local std::unique_ptr<float[], Free> memory;
-    thread_local size_t capacity = 0;
-    if (num_floats > capacity) {
-        memory.reset();
-        capacity = 0;
-        memory.reset(static_cast<float*>(::operator new[](num_floats * sizeof(float), std::align_val_t(kAlignment))));
-        capacity = num_floats;
-    }
-    return memory.get();
-}
-
 /// Products that are computed as one job.
-struct Batch {
-    const Rows& x;
-    const std::vector<int64_t>& order;  // which row of x stands at each place
-    int64_t begin;                      // the batch's first place
-    int64_t end;                        // and the one behind its last
-    std::vector<Product> products;
+class Job {
+  public:
+    explicit Job(std::vector<Product> products) : products_(std::move(products)), isa_(instructions()) {
+        int64_t total = 0;
+        for (const Product& product : products_) {
+            total += work_of_output(product) * product.matrix.rows;
+        }
+        int64_t work = total / (Pool::shared().num_threads() * kPiecesPerThread);
+        work = std::clamp(work, kLeastPieceWork, kMostPieceWork);
+        for (const Product& product : products_) {
+            int64_t tiles = work / (work_of_output(product) * isa_.output_tile);
+            int64_t outputs = std::max<int64_t>(1, tiles) * isa_.output_tile;
+            outputs_.push_back(outputs);
+            ends_.push_back((ends_.empty() ? 0 : ends_.back()) + (product.matrix.rows + outputs - 1) / outputs);
+        }
+    }
+
+    /// Calls act(number of the product, begin, end) for pieces of all outputs.
+    template <class Act>
+    void share(const Act& act) const {
+        Pool::shared().run(ends_.empty() ? 0 : ends_.back(), [&](int64_t piece) {
+            auto number = std::upper_bound(ends_.begin(), ends_.end(), piece) - ends_.begin();
+            int64_t begin = (piece - (number == 0 ? 0 : ends_[number - 1])) * outputs_[number];
+            act(number, begin, std::min(products_[number].matrix.rows, begin + outputs_[number]));
+        });
+    }
+
+    /// Computes them all.
+    void run() const {
+        share([this](int64_t number, int64_t begin, int64_t end) { isa_.multiply(products_[number], begin, end); });
+    }
+
+    const Product& product(int64_t number) const { return products_[number]; }
+    const Instructions& isa() const { return isa_; }
+
+  private:
+    static int64_t work_of_output(const Product& product) {
+        return (product.x.rows + kRowsPerUnpacking) * product.matrix.columns;
+    }
+
+    std::vector<Product> products_;
+    const Instructions& isa_;
+    std::vector<int64_t> outputs_;  // that a piece has, for each product
+    std::vector<int64_t> ends_;     // the number of pieces up to the end of each product
 };
 
-void pack(const Batch& batch, const Instructions& isa, int64_t columns) {
-    struct Place {
-        const Product* product;
-        int64_t row;
-    };
-    std::vector<Place> places;
-    for (const Product& product : batch.products) {
-        for (int64_t row = 0; row < product.x.rows; ++row) {
-            places.push_back({&product, row});
-        }
-    }
-    int64_t num_rows = batch.end - batch.begin;
-    int64_t piece_rows = std::max<int64_t>(1, kLeastPackWork / columns);
-    Pool::shared().run((num_rows + piece_rows - 1) / piece_rows, [&](int64_t piece) {
-        int64_t end = std::min(num_rows, (piece + 1) * piece_rows);
-        for (int64_t i = piece * piece_rows; i < end; ++i) {
-            const auto& [product, row] = places[i];
-            const float* from = batch.x.values + batch.x.offsets[batch.order[batch.begin + i]];
-            isa.pack(from, batch.x.step, product->matrix.bits, product->x, row);
+/// Packs rows `begin` to `end` of x for products with that matrix, or with one of as many bits.
+PackedRows pack(const Rows& x, int64_t begin, int64_t end, const QuantizedMatrix& matrix) {
+    const Instructions& isa = instructions();
+    PackedRows packed{scratch((end - begin) * matrix.columns), end - begin, matrix.columns};
+    share_rows(packed.rows, packed.columns, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+            isa.pack(x.at(begin + row), x.step, matrix.bits, packed, row);
         }
     });
+    return packed;
 }
 
-/// How many outputs a thread takes at a time.
-int64_t piece_outputs(const Batch& batch, const Instructions& isa) {
-    const QuantizedMatrix& matrix = batch.products.front().matrix;
-    auto num_products = static_cast<int64_t>(batch.products.size());
-    int64_t rows = (batch.end - batch.begin) / num_products + kRowsPerUnpacking;
-    int64_t total = matrix.rows * matrix.columns * rows * num_products;
-    int64_t wanted = total / (Pool::shared().num_threads() * kPiecesPerThread);
-    wanted = std::clamp(wanted, kLeastPieceWork, kMostPieceWork);
-    int64_t tiles = wanted / (rows * matrix.columns * isa.output_tile);
-    return std::max<int64_t>(1, tiles) * isa.output_tile;
-}
-
-void multiply(const Batch& batch, const Instructions& isa) {
-    const QuantizedMatrix& matrix = batch.products.front().matrix;
-    pack(batch, isa, matrix.columns);
-    int64_t outputs = piece_outputs(batch, isa);
-    int64_t pieces = (matrix.rows + outputs - 1) / outputs;  // of each product
-    Pool::shared().run(pieces * static_cast<int64_t>(batch.products.size()), [&](int64_t piece) {
-        int64_t begin = piece % pieces * outputs;
-        isa.multiply(batch.products[piece / pieces], begin, std::min(matrix.rows, begin + outputs));
-    });
-}
-
+/// One of several matrices that lie one behind the other.
 QuantizedMatrix matrix_at(const QuantizedMatrix& first, int64_t number) {
     int64_t scale_bytes = first.scale_type == ScaleType::float32 ? 4 : 2;
     int64_t skipped_bytes = number * first.rows * first.groups() * scale_bytes;
@@ -120,7 +103,7 @@ std::vector<int64_t> rows_by_choice(const std::vector<int64_t>& choices, int64_t
     return order;
 }
 
-/// Places from `begin` that have the same choice, up to `end`.
+/// The place behind those from `begin` on that have the same choice, at most `end`.
 int64_t end_of_choice(const std::vector<int64_t>& order,
                       const std::vector<int64_t>& choices,
                       int64_t begin,
@@ -132,49 +115,88 @@ int64_t end_of_choice(const std::vector<int64_t>& order,
     return place;
 }
 
+/// Packs for each product the rows of x that have the numbers of its rows of y.
+void pack_chosen(const Rows& x, const std::vector<Product>& products) {
+    const Instructions& isa = instructions();
+    for (const Product& product : products) {
+        share_rows(product.x.rows, product.x.columns, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) {
+                isa.pack(x.at(product.y_rows[row]), x.step, product.matrix.bits, product.x, row);
+            }
+        });
+    }
+}
+
 }  // namespace
 
-void multiply(const Rows& x, const QuantizedMatrix& matrix, float* y) {
-    multiply_chosen(x, matrix, std::vector<int64_t>(x.offsets.size(), 0), 1, y);
+void multiply(const Rows& x, const std::vector<QuantizedMatrix>& matrices, const std::vector<float*>& results) {
+    if (matrices.empty() || matrices.front().columns == 0) {
+        for (size_t i = 0; i < matrices.size(); ++i) {
+            std::fill_n(results[i], x.count() * matrices[i].rows, 0.0f);
+        }
+        return;
+    }
+    for (int64_t begin = 0; begin < x.count(); begin += kBlockRows) {
+        int64_t end = std::min(x.count(), begin + kBlockRows);
+        PackedRows packed = pack(x, begin, end, matrices.front());
+        std::vector<Product> products;
+        for (size_t i = 0; i < matrices.size(); ++i) {
+            products.push_back({matrices[i], packed, results[i] + begin * matrices[i].rows, nullptr});
+        }
+        Job(std::move(products)).run();
+    }
+}
+
+void multiply_swiglu(const Rows& x, const QuantizedMatrix& gate, const QuantizedMatrix& up, float* y) {
+    std::vector<float> ups(std::min(x.count(), kBlockRows) * up.rows);
+    for (int64_t begin = 0; begin < x.count(); begin += kBlockRows) {
+        int64_t end = std::min(x.count(), begin + kBlockRows);
+        float* gates = y + begin * gate.rows;
+        if (gate.columns == 0) {
+            std::fill_n(gates, (end - begin) * gate.rows, 0.0f);
+            continue;
+        }
+        PackedRows packed = pack(x, begin, end, gate);
+        Product up_product{up, packed, ups.data(), nullptr};
+        Job job({{gate, packed, gates, nullptr}});
+        job.share([&](int64_t number, int64_t first, int64_t last) {
+            job.isa().multiply(job.product(number), first, last);
+            job.isa().multiply(up_product, first, last);
+            for (int64_t row = 0; row < packed.rows; ++row) {
+                float* joined = gates + row * gate.rows + first;
+                job.isa().swiglu(joined, ups.data() + row * gate.rows + first, last - first, joined);
+            }
+        });
+    }
 }
 
 void multiply_chosen(
     const Rows& x, const QuantizedMatrix& first, const std::vector<int64_t>& choices, int64_t num_matrices, float* y) {
-    if (first.rows == 0) {
-        return;
-    }
     if (first.columns == 0) {
-        std::fill_n(y, x.offsets.size() * first.rows, 0.0f);
+        std::fill_n(y, x.count() * first.rows, 0.0f);
         return;
     }
-    const Instructions& isa = instructions();
     std::vector<int64_t> order = rows_by_choice(choices, num_matrices);
     auto num_rows = static_cast<int64_t>(order.size());
     for (int64_t begin = 0; begin < num_rows; begin += kBlockRows) {
         int64_t end = std::min(num_rows, begin + kBlockRows);
-        float* packed = scratch((end - begin) * first.columns);
-        Batch batch{x, order, begin, end, {}};
+        float* memory = scratch((end - begin) * first.columns);
+        std::vector<Product> products;
         for (int64_t place = begin; place < end;) {
             int64_t next = end_of_choice(order, choices, place, end);
-            float* values = packed + (place - begin) * first.columns;
-            QuantizedMatrix matrix = matrix_at(first, choices[order[place]]);
-            batch.products.push_back({matrix, {values, next - place, first.columns}, y, order.data() + place});
+            PackedRows packed{memory + (place - begin) * first.columns, next - place, first.columns};
+            products.push_back({matrix_at(first, choices[order[place]]), packed, y, order.data() + place});
             place = next;
         }
-        multiply(batch, isa);
+        pack_chosen(x, products);
+        Job(std::move(products)).run();
     }
 }
 
 void expand_rows(const QuantizedMatrix& matrix, const std::vector<int64_t>& indices, float* values) {
     const Instructions& isa = instructions();
-    auto num_rows = static_cast<int64_t>(indices.size());
-    if (matrix.columns == 0) {
-        return;
-    }
-    int64_t piece_rows = std::max<int64_t>(1, kLeastPackWork / matrix.columns);
-    Pool::shared().run((num_rows + piece_rows - 1) / piece_rows, [&](int64_t piece) {
-        int64_t end = std::min(num_rows, (piece + 1) * piece_rows);
-        for (int64_t i = piece * piece_rows; i < end; ++i) {
+    share_rows(static_cast<int64_t>(indices.size()), matrix.columns, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
             isa.expand(matrix, indices[i], values + i * matrix.columns);
         }
     });

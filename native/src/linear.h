@@ -4,21 +4,17 @@
 #include <vector>
 
 #include "kernels.h"
+#include "rows.h"
 
+/// Products with quantized matrices, on the threads of the shared pool.
 namespace pomona {
 
-/// Rows of float32 as they lie in memory.
-struct Rows {
-    const float* values;
-    std::vector<int64_t> offsets;  ///< where each row begins, in floats
-    int64_t step;                  ///< from one element of a row to the next, in floats
-};
-
-/// Multiplies rows with the transposed matrix, on the threads of the shared pool.
+/// Multiplies rows with transposed matrices.
 ///
-/// @param x rows of `matrix.columns` floats.
-/// @param y float32 [rows, matrix.rows], written.
-void multiply(const Rows& x, const QuantizedMatrix& matrix, float* y);
+/// @param x rows of as many floats as each matrix has columns.
+/// @param matrices of equal columns and bits.
+/// @param results one for each matrix: float32 [rows, matrix.rows], written.
+void multiply(const Rows& x, const std::vector<QuantizedMatrix>& matrices, const std::vector<float*>& results);
 
 /// Multiplies every row with a matrix of its own choice out of several, of which all have the same shape and lie one
 /// behind the other. Rows with the same choice are multiplied together, and each has the bits that it has alone.
@@ -30,7 +26,12 @@ void multiply(const Rows& x, const QuantizedMatrix& matrix, float* y);
 void multiply_chosen(
     const Rows& x, const QuantizedMatrix& first, const std::vector<int64_t>& choices, int64_t num_matrices, float* y);
 
-/// Writes rows of the matrix as float32, on the threads of the shared pool.
+/// Multiplies rows with two matrices of the same shape and bits, and joins the products: gate / (1 + exp(-gate)) * up.
+///
+/// @param y float32 [rows, gate.rows], written: with the bits that come of `multiply` and then `join_swiglu`.
+void multiply_swiglu(const Rows& x, const QuantizedMatrix& gate, const QuantizedMatrix& up, float* y);
+
+/// Writes rows of the matrix as float32.
 ///
 /// @param indices each at least 0 and less than `matrix.rows`.
 /// @param values float32 [indices, matrix.columns], written.

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "elements.h"
 #include "instruction_set.h"
 #include "linear.h"
 #include "pool.h"
@@ -165,7 +166,7 @@ void check_products() {
                 Matrix matrix(1 + random_below(40), columns, group_size, bits, type);
                 Input x(1 + random_below(12), columns, 1 + random_below(2));
                 std::vector<float> y(x.offsets.size() * matrix.view.rows, NAN);
-                pomona::multiply(x.rows(), matrix.view, y.data());
+                pomona::multiply(x.rows(), {matrix.view}, {y.data()});
                 double error = error_of(x, matrix, y);
                 expect(error < kTolerance, name_of(matrix, x.offsets.size()) + ": error " + std::to_string(error));
             }
@@ -177,10 +178,10 @@ void check_empty_products() {
     Matrix no_outputs(0, 64, 32, 4, ScaleType::float32);
     Matrix no_columns(3, 0, 32, 4, ScaleType::float32);
     Matrix plain(3, 64, 32, 4, ScaleType::float32);
-    pomona::multiply(Input(2, 64, 1).rows(), no_outputs.view, nullptr);
-    pomona::multiply(Input(0, 64, 1).rows(), plain.view, nullptr);
+    pomona::multiply(Input(2, 64, 1).rows(), {no_outputs.view}, {nullptr});
+    pomona::multiply(Input(0, 64, 1).rows(), {plain.view}, {nullptr});
     std::vector<float> y(6, NAN);
-    pomona::multiply(Input(2, 0, 1).rows(), no_columns.view, y.data());
+    pomona::multiply(Input(2, 0, 1).rows(), {no_columns.view}, {y.data()});
     expect(y == std::vector<float>(6, 0.0f), "a product without columns is zero");
 }
 
@@ -194,14 +195,14 @@ void check_rows_are_independent() {
         std::vector<float> alone(kRows * outputs);
         for (int row = 0; row < kRows; ++row) {
             Rows one{x.values.data(), {x.offsets[row]}, 1};
-            pomona::multiply(one, matrix.view, alone.data() + row * outputs);
+            pomona::multiply(one, {matrix.view}, {alone.data() + row * outputs});
         }
         for (int count : {1, 2, 3, 4, 5, 6, 7, 16, 127, 128, 129, 131, 299, 300}) {
             int begin = random_below(kRows - count + 1);
             Rows some{x.values.data(), {x.offsets.begin() + begin, x.offsets.begin() + begin + count}, 1};
             std::vector<float> y(count * outputs, NAN);
             pomona::Pool::shared().resize(1 + random_below(4));
-            pomona::multiply(some, matrix.view, y.data());
+            pomona::multiply(some, {matrix.view}, {y.data()});
             bool equal = std::memcmp(y.data(), alone.data() + begin * outputs, y.size() * sizeof(float)) == 0;
             expect(equal, name_of(matrix, count) + ": rows differ from those multiplied alone");
         }
@@ -223,7 +224,7 @@ void check_chosen_matrices() {
         choices[3] = kMatrices;  // is not there
         std::vector<float> whole(x.offsets.size() * all.view.rows);
         std::vector<float> y(x.offsets.size() * kOutputs, 0.0f);
-        pomona::multiply(x.rows(), all.view, whole.data());
+        pomona::multiply(x.rows(), {all.view}, {whole.data()});
         pomona::multiply_chosen(x.rows(), first, choices, kMatrices, y.data());
         for (size_t row = 0; row < x.offsets.size(); ++row) {
             std::vector<float> expected(kOutputs, 0.0f);
@@ -255,6 +256,136 @@ void check_expanded_rows() {
     }
 }
 
+/// Two matrices at once, and what joins their products.
+void check_joined_products() {
+    for (int bits : kBits) {
+        Matrix gate(45, 832, 64, bits, ScaleType::float16);
+        Matrix up(45, 832, 64, bits, ScaleType::float16);
+        Input x(131, 832, 1);
+        size_t size = x.offsets.size() * 45;
+        std::vector<float> gates(size), ups(size), gates_alone(size), expected(size), joined(size);
+        pomona::multiply(x.rows(), {gate.view, up.view}, {gates.data(), ups.data()});
+        pomona::multiply(x.rows(), {gate.view}, {gates_alone.data()});
+        expect(gates == gates_alone, name_of(gate, 131) + ": a product beside another differs");
+        pomona::join_swiglu({gates.data(), {0}, 1}, {ups.data(), {0}, 1}, static_cast<int64_t>(size), expected.data());
+        pomona::multiply_swiglu(x.rows(), gate.view, up.view, joined.data());
+        expect(joined == expected, name_of(gate, 131) + ": joined products differ from products that are joined");
+        double worst = 0;
+        for (size_t i = 0; i < size; ++i) {
+            double exact = gates[i] / (1 + std::exp(-static_cast<double>(gates[i]))) * ups[i];
+            worst = std::fmax(worst, std::fabs(joined[i] - exact) / (std::fabs(exact) + 1e-25));
+        }
+        expect(worst < kTolerance, name_of(gate, 131) + ": swiglu is off by " + std::to_string(worst));
+    }
+}
+
+void check_normalized_and_rotated_rows() {
+    for (int width : {2, 7, 16, 30, 64, 130}) {
+        Input x(5, width, 2);
+        std::vector<float> weight(width), y(5 * width);
+        for (float& value : weight) {
+            value = std::normal_distribution<float>()(random_bits());
+        }
+        pomona::normalize(x.rows(), weight.data(), 1e-5f, width, y.data());
+        int half = width / 2;
+        Input angles(5, half, 1);
+        std::vector<float> turned(5 * width);
+        pomona::rotate(x.rows(), angles.rows(), angles.rows(), half, width, turned.data());
+        double worst = 0;
+        for (int row = 0; row < 5; ++row) {
+            auto value = [&](int i) { return static_cast<double>(x.values[x.offsets[row] + 2 * i]); };
+            auto angle = [&](int i) { return static_cast<double>(angles.values[angles.offsets[row] + i]); };
+            double squares = 0;
+            for (int i = 0; i < width; ++i) {
+                squares += value(i) * value(i);
+            }
+            for (int i = 0; i < width; ++i) {
+                double exact = value(i) / std::sqrt(squares / width + 1e-5) * weight[i];
+                worst = std::fmax(worst, std::fabs(y[row * width + i] - exact));
+                double right = i < half       ? value(i) * angle(i) - value(i + half) * angle(i)
+                               : i < 2 * half ? value(i) * angle(i - half) + value(i - half) * angle(i - half)
+                                              : value(i);
+                worst = std::fmax(worst, std::fabs(turned[row * width + i] - right));
+            }
+        }
+        expect(worst < kTolerance, "rows of " + std::to_string(width) + " are off by " + std::to_string(worst));
+    }
+}
+
+/// The exact answer for one query.
+std::vector<double> exact_attention(const pomona::Attention& attention, int64_t head, int64_t query) {
+    const float* row = attention.queries + head * attention.queries_layout.head + query * attention.queries_layout.row;
+    int64_t kv_head = head / (attention.heads / attention.kv_heads);
+    const float* keys = attention.keys + kv_head * attention.keys_layout.head;
+    const float* values = attention.values + kv_head * attention.values_layout.head;
+    std::vector<double> sums(attention.width);
+    double total = 0;
+    for (int64_t key = 0; key < attention.visible(query); ++key) {
+        double score = 0;
+        for (int64_t i = 0; i < attention.width; ++i) {
+            score += static_cast<double>(row[i]) * keys[key * attention.keys_layout.row + i];
+        }
+        double weight = std::exp(score * attention.scale);
+        total += weight;
+        for (int64_t i = 0; i < attention.width; ++i) {
+            sums[i] += weight * values[key * attention.values_layout.row + i];
+        }
+    }
+    for (double& sum : sums) {
+        sum /= total;
+    }
+    return sums;
+}
+
+void check_attention() {
+    for (int64_t width : {5, 8, 64, 80, 128}) {
+        for (int64_t num_keys : {1, 15, 16, 17, 70, 300}) {
+            int64_t num_queries = 1 + random_below(static_cast<int>(num_keys));
+            Input queries(4 * num_queries, width, 1);
+            Input keys(2 * 512, width, 1);  // a cache with room behind the keys
+            Input values(2 * 512, width, 1);
+            std::vector<float> y(4 * num_queries * width);
+            pomona::Attention attention{queries.values.data(),
+                                        keys.values.data(),
+                                        values.values.data(),
+                                        y.data(),
+                                        {4 * num_queries * width, num_queries * width, width},
+                                        {2 * 512 * width, 512 * width, width},
+                                        {2 * 512 * width, 512 * width, width},
+                                        1,
+                                        4,
+                                        2,
+                                        num_queries,
+                                        num_keys,
+                                        width,
+                                        1 / std::sqrt(static_cast<float>(width)),
+                                        random_below(4) > 0};
+            pomona::attend(attention);
+            double worst = 0;
+            std::vector<float> last(4 * width);
+            for (int64_t head = 0; head < 4; ++head) {
+                for (int64_t query = 0; query < num_queries; ++query) {
+                    std::vector<double> exact = exact_attention(attention, head, query);
+                    for (int64_t i = 0; i < width; ++i) {
+                        worst = std::fmax(worst, std::fabs(y[(query * 4 + head) * width + i] - exact[i]));
+                    }
+                }
+            }
+            std::string name = std::to_string(num_queries) + " queries, " + std::to_string(num_keys) + " keys of " +
+                               std::to_string(width);
+            expect(worst < kTolerance, name + ": attention is off by " + std::to_string(worst));
+
+            pomona::Attention alone = attention;
+            alone.queries += (num_queries - 1) * width;
+            alone.num_queries = 1;
+            alone.y = last.data();
+            pomona::attend(alone);
+            bool equal = std::memcmp(last.data(), y.data() + (num_queries - 1) * 4 * width, 16 * width) == 0;
+            expect(equal, name + ": the last query differs from itself alone");
+        }
+    }
+}
+
 void check_pool() {
     for (int num_threads : {1, 2, 3, 8}) {
         pomona::Pool pool(num_threads);
@@ -271,14 +402,14 @@ void check_callers_on_several_threads() {
     Matrix matrix(64, 1024, 32, 4, ScaleType::float32);
     Input x(7, 1024, 1);
     std::vector<float> expected(7 * 64);
-    pomona::multiply(x.rows(), matrix.view, expected.data());
+    pomona::multiply(x.rows(), {matrix.view}, {expected.data()});
     pomona::Pool::shared().resize(3);
     std::vector<std::thread> callers;
     for (int i = 0; i < 3; ++i) {
         callers.emplace_back([&] {
             for (int round = 0; round < 50; ++round) {
                 std::vector<float> y(7 * 64);
-                pomona::multiply(x.rows(), matrix.view, y.data());
+                pomona::multiply(x.rows(), {matrix.view}, {y.data()});
                 expect(y == expected, "a product is the same beside others");
             }
         });
@@ -332,6 +463,9 @@ int main(int argc, char** argv) {
         check_rows_are_independent();
         check_chosen_matrices();
         check_expanded_rows();
+        check_joined_products();
+        check_normalized_and_rotated_rows();
+        check_attention();
         check_callers_on_several_threads();
     }
     if (may_fork) {

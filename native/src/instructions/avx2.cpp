@@ -22,6 +22,21 @@ struct Avx2 {
     static void store(float* to, Vec values) { _mm256_storeu_ps(to, values); }
     static Vec broadcast(const float* from) { return _mm256_broadcast_ss(from); }
     static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+    static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+    static Vec multiply(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+    static Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+    static Vec larger(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+    static Vec smaller(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+    static __m256i first(int64_t count) {
+        __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lanes);
+    }
+    static Vec load_part(const float* from, int64_t count) { return _mm256_maskload_ps(from, first(count)); }
+    static void store_part(float* to, Vec values, int64_t count) { _mm256_maskstore_ps(to, first(count), values); }
+    static Vec scaled(Vec a, Vec n) {
+        __m256i power = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
+        return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), power));
+    }
 
     static void widen(const uint16_t* halves, int64_t count, bool is_float16, float* wide) {
         for (int64_t i = 0; i < count; ++i) {
@@ -31,16 +46,40 @@ struct Avx2 {
         }
     }
 
-    /// Adds lane l + 4 to lane l, then l + 2, then l + 1, for four vectors at once.
+    // The tree: lane l takes lane l + 4, then l + 2, l + 1. Two vectors share each step where there are two.
+
+    /// [a, b], each of 4 lanes.
+    static Vec by_4(Vec a, Vec b) {
+        return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+    /// Within each half, two lanes of the left's and then two of the right's.
+    static Vec by_2(Vec left, Vec right) {
+        return _mm256_add_ps(_mm256_shuffle_ps(left, right, 0x44), _mm256_shuffle_ps(left, right, 0xEE));
+    }
+    /// Within each half, the two sums of the left and then the two of the right.
+    static Vec by_1(Vec left, Vec right) {
+        return _mm256_add_ps(_mm256_shuffle_ps(left, right, 0x88), _mm256_shuffle_ps(left, right, 0xDD));
+    }
+
     static void four_sums(const Vec (&partial)[kOutputTile], float* sums) {
-        Vec ab = _mm256_add_ps(_mm256_permute2f128_ps(partial[0], partial[1], 0x20),
-                               _mm256_permute2f128_ps(partial[0], partial[1], 0x31));
-        Vec cd = _mm256_add_ps(_mm256_permute2f128_ps(partial[2], partial[3], 0x20),
-                               _mm256_permute2f128_ps(partial[2], partial[3], 0x31));
-        Vec twos = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
-        Vec ones = _mm256_add_ps(_mm256_shuffle_ps(twos, twos, 0x88), _mm256_shuffle_ps(twos, twos, 0xDD));
-        // a, c in the lower half; b, d in the upper
+        Vec twos = by_2(by_4(partial[0], partial[1]), by_4(partial[2], partial[3]));
+        Vec ones = by_1(twos, twos);  // 0, 2 in the lower half; 1, 3 in the upper
         _mm_storeu_ps(sums, _mm_unpacklo_ps(_mm256_castps256_ps128(ones), _mm256_extractf128_ps(ones, 1)));
+    }
+    static float total(Vec values) {
+        Vec sum = by_4(values, values);
+        sum = by_2(sum, sum);
+        return _mm256_cvtss_f32(by_1(sum, sum));
+    }
+    static Vec totals(const Vec (&vectors)[kLanes]) {
+        Vec left = by_2(by_4(vectors[0], vectors[4]), by_4(vectors[1], vectors[5]));
+        Vec right = by_2(by_4(vectors[2], vectors[6]), by_4(vectors[3], vectors[7]));
+        return by_1(left, right);
+    }
+    static float largest(Vec values) {
+        __m128 four = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
+        __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
     }
 
     template <int rows>

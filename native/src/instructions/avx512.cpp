@@ -22,6 +22,18 @@ struct Avx512 {
     static void store(float* to, Vec values) { _mm512_storeu_ps(to, values); }
     static Vec broadcast(const float* from) { return _mm512_set1_ps(*from); }
     static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+    static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+    static Vec multiply(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+    static Vec divide(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+    static Vec larger(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+    static Vec smaller(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+    static __mmask16 first(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
+    static Vec load_part(const float* from, int64_t count) { return _mm512_maskz_loadu_ps(first(count), from); }
+    static void store_part(float* to, Vec values, int64_t count) { _mm512_mask_storeu_ps(to, first(count), values); }
+    static Vec scaled(Vec a, Vec n) {
+        __m512i power = _mm512_slli_epi32(_mm512_castps_si512(n), 23);
+        return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), power));
+    }
 
     static Vec wide(__m256i halves, bool is_float16) {
         return is_float16 ? _mm512_cvtph_ps(halves)
@@ -35,7 +47,7 @@ struct Avx512 {
             return;
         }
         for (int64_t i = 0; i < count; i += kLanes) {
-            int64_t begin = tile::smaller(i, count - kLanes);  // the last vector overlaps the one before
+            int64_t begin = vector::smaller(i, count - kLanes);  // the last vector overlaps the one before
             __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + begin));
             _mm512_storeu_ps(values + begin, wide(bits, is_float16));
         }
@@ -90,6 +102,21 @@ struct Avx512 {
         _mm_storeu_ps(sums[2] + 4, _mm512_extractf32x4_ps(back, 2));
         _mm_storeu_ps(sums[3] + 4, _mm512_extractf32x4_ps(back, 3));
     }
+
+    static float total(Vec values) {
+        Vec sum = by_4(by_8(values, values), by_8(values, values));
+        sum = by_2(sum, sum);
+        return _mm512_cvtss_f32(by_1(sum, sum));
+    }
+    static Vec totals(const Vec (&vectors)[kLanes]) {
+        Vec column[4];
+        POMONA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            column[i] = by_4(by_8(vectors[i], vectors[4 + i]), by_8(vectors[8 + i], vectors[12 + i]));
+        }
+        return by_1(by_2(column[0], column[1]), by_2(column[2], column[3]));
+    }
+    static float largest(Vec values) { return _mm512_reduce_max_ps(values); }
 
     template <int rows>
     static void sums(const Vec (&partial)[rows][kOutputTile], float (&sums)[rows][tile::kSumsStride]) {

@@ -22,6 +22,33 @@ struct Neon {
     static void store(float* to, Vec values) { vst1q_f32(to, values); }
     static Vec broadcast(const float* from) { return vld1q_dup_f32(from); }
     static Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+    static Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
+    static Vec multiply(Vec a, Vec b) { return vmulq_f32(a, b); }
+    static Vec divide(Vec a, Vec b) { return vdivq_f32(a, b); }
+    static Vec larger(Vec a, Vec b) { return vmaxq_f32(a, b); }
+    static Vec smaller(Vec a, Vec b) { return vminq_f32(a, b); }
+    static Vec load_part(const float* from, int64_t count) {
+        float values[kLanes] = {};
+        std::memcpy(values, from, count * sizeof(float));
+        return vld1q_f32(values);
+    }
+    static void store_part(float* to, Vec values, int64_t count) {
+        float stored[kLanes];
+        vst1q_f32(stored, values);
+        std::memcpy(to, stored, count * sizeof(float));
+    }
+    static Vec scaled(Vec a, Vec n) {
+        uint32x4_t power = vshlq_n_u32(vreinterpretq_u32_f32(n), 23);
+        return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(a), power));
+    }
+    static float total(Vec values) {
+        Vec pairs = vpaddq_f32(values, values);
+        return vgetq_lane_f32(vpaddq_f32(pairs, pairs), 0);
+    }
+    static Vec totals(const Vec (&vectors)[kLanes]) {
+        return vpaddq_f32(vpaddq_f32(vectors[0], vectors[1]), vpaddq_f32(vectors[2], vectors[3]));
+    }
+    static float largest(Vec values) { return vmaxvq_f32(values); }
 
     static void widen(const uint16_t* halves, int64_t count, bool is_float16, float* wide) {
         for (int64_t i = 0; i < count; ++i) {

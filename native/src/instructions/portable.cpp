@@ -22,6 +22,30 @@ struct Portable {
     static Vec broadcast(const float* from) { return Vec{*from, *from, *from, *from}; }
     // Rounded twice. Compiled with -ffp-contract=off: fused in one place and not in another, rows would differ.
     static Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+    static Vec add(Vec a, Vec b) { return a + b; }
+    static Vec multiply(Vec a, Vec b) { return a * b; }
+    static Vec divide(Vec a, Vec b) { return a / b; }
+    static Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+    static Vec smaller(Vec a, Vec b) { return a < b ? a : b; }
+    static Vec load_part(const float* from, int64_t count) {
+        Vec values{};
+        std::memcpy(&values, from, count * sizeof(float));
+        return values;
+    }
+    static void store_part(float* to, Vec values, int64_t count) { std::memcpy(to, &values, count * sizeof(float)); }
+    static Vec scaled(Vec a, Vec n) {
+        typedef uint32_t Words __attribute__((vector_size(16)));
+        return reinterpret_cast<Vec>(reinterpret_cast<Words>(a) + (reinterpret_cast<Words>(n) << 23));
+    }
+    static float total(Vec lanes) { return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]); }
+    static Vec totals(const Vec (&vectors)[kLanes]) {
+        return Vec{total(vectors[0]), total(vectors[1]), total(vectors[2]), total(vectors[3])};
+    }
+    static float largest(Vec lanes) {
+        float front = lanes[0] > lanes[1] ? lanes[0] : lanes[1];
+        float back = lanes[2] > lanes[3] ? lanes[2] : lanes[3];
+        return front > back ? front : back;
+    }
 
     static float float_of(uint32_t bits) {
         float value;
@@ -50,8 +74,7 @@ struct Portable {
     static void sums(const Vec (&partial)[rows][kOutputTile], float (&sums)[rows][tile::kSumsStride]) {
         for (int m = 0; m < rows; ++m) {
             for (int n = 0; n < kOutputTile; ++n) {
-                Vec lanes = partial[m][n];
-                sums[m][n] = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+                sums[m][n] = total(partial[m][n]);
             }
         }
     }

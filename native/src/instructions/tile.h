@@ -3,20 +3,13 @@
 #include <cstring>
 
 #include "../kernels.h"
+#include "attention.h"
+#include "vector.h"
 
-/// The kernels, written once for any vector. Each file of this folder includes this one, compiled with flags of its
-/// own, and instantiates it with a type that no other file can name: code for one processor must never be shared by
-/// the linker with another. So no function of the standard library is called here either.
+/// Products with quantized matrices, written once for any vector (see vector.h).
 ///
-/// `Isa` offers: `Vec`, `kLanes`, `kRowTile` (rows of x) and `kOutputTile` (outputs, at most 8) computed together,
-/// `zero`, `load`, `store`, `broadcast`, `fma(a, b, c) = a * b + c`, `widen` (half floats to float32), `sums`, and
-/// `Unpack<bits>`, which turns the codes of a unit into vectors in an order of its own.
-
-#if defined(__clang__)
-#define POMONA_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define POMONA_UNROLL _Pragma("GCC unroll 32")
-#endif
+/// `Isa` offers besides: `kRowTile` (rows of x) and `kOutputTile` (outputs, at most 8) computed together, `widen` (half
+/// floats to float32), `sums`, and `Unpack<bits>`, which turns the codes of a unit into vectors in an order of its own.
 
 namespace pomona::tile {
 
@@ -63,8 +56,7 @@ struct Straddling {
     static constexpr int kWindowBytes = bits < 4 ? 8 : 16;
     static constexpr int kSecondWindow = 4 * bits - kWindowBytes;
 
-    uint8_t
-        bytes[4 * kUnitColumns];  ///< for each code: its byte within its half's window, the next, and two beyond any
+    uint8_t bytes[4 * kUnitColumns];  ///< for each code: its byte within its window, the next, and two beyond any
     int32_t shifts[kUnitColumns];
 
     constexpr Straddling() : bytes(), shifts() {
@@ -80,10 +72,6 @@ struct Straddling {
 
 template <int bits>
 constexpr Straddling<bits> kStraddling{};
-
-POMONA_INLINE int64_t smaller(int64_t left, int64_t right) {
-    return left < right ? left : right;
-}
 
 /// What a thread will need some tiles from now. Hardware foresees one stream of memory well, but here are three, and a
 /// tile takes less time than memory does to answer.
@@ -139,7 +127,7 @@ class Strip {
           group_shift(__builtin_ctz(matrix.group_size / kUnitColumns)),
           foresight(matrix, first_row, begin_column) {
         for (int n = 0; n < Isa::kOutputTile; ++n) {
-            int64_t row = smaller(first_row + n, end - 1);
+            int64_t row = vector::smaller(first_row + n, end - 1);
             codes[n] = matrix.codes + row * matrix.row_bytes() + begin_column * matrix.bits / 8;
             int64_t first_group = row * matrix.groups() + begin_column / matrix.group_size;
             int64_t groups = columns / matrix.group_size;
@@ -349,8 +337,8 @@ void multiply_few(const Product& product, const Part& part, const Strip<Isa>& st
 /// All rows times one strip. `tile` has place for its weights.
 template <class Isa, int bits>
 void multiply_part(const Product& product, int64_t output, int64_t end, int64_t column, float* tile) {
-    int64_t columns = smaller(kChunkColumns, product.matrix.columns - column);
-    Part part{column, columns, output, smaller(Isa::kOutputTile, end - output)};
+    int64_t columns = vector::smaller(kChunkColumns, product.matrix.columns - column);
+    Part part{column, columns, output, vector::smaller(Isa::kOutputTile, end - output)};
     Strip<Isa> strip(product.matrix, output, end, column, columns);
     if (product.x.rows <= Isa::kRowTile) {
         return multiply_few<Isa, bits, Isa::kRowTile>(product, part, strip);
@@ -381,7 +369,7 @@ template <class Isa, int bits>
 void pack_bits(const float* row, int64_t step, const PackedRows& packed, int64_t packed_row) {
     static const Order order = order_of<Isa, bits>();
     for (int64_t column = 0; column < packed.columns; column += kChunkColumns) {
-        int64_t columns = smaller(kChunkColumns, packed.columns - column);
+        int64_t columns = vector::smaller(kChunkColumns, packed.columns - column);
         float* values = packed.at(column, packed_row, columns);
         for (int64_t unit = 0; unit < columns; unit += kUnitColumns) {
             const float* from = row + (column + unit) * step;
@@ -397,7 +385,7 @@ void expand_bits(const QuantizedMatrix& matrix, int64_t row, float* values) {
     static const Order order = order_of<Isa, bits>();
     typename Isa::template Unpack<bits> unpack;
     for (int64_t column = 0; column < matrix.columns; column += kChunkColumns) {
-        int64_t columns = smaller(kChunkColumns, matrix.columns - column);
+        int64_t columns = vector::smaller(kChunkColumns, matrix.columns - column);
         Strip<Isa> strip(matrix, row, row + 1, column, columns);
         for (int64_t unit = 0; unit < strip.units; ++unit) {
             typename Isa::Vec weights[kUnitVectors<Isa>];
@@ -455,6 +443,10 @@ constexpr Instructions instructions_of(const char* name) {
         &pack<Isa>,
         &multiply<Isa>,
         &expand<Isa>,
+        &vector::normalize<Isa>,
+        &vector::swiglu<Isa>,
+        &vector::rotate<Isa>,
+        &vector::attend<Isa>,
     };
 }
 

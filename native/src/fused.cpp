@@ -1,0 +1,189 @@
+#include "fused.h"
+
+#include <memory>
+#include <utility>
+
+#include "elements.h"
+
+namespace pomona {
+
+namespace mx = mlx::core;
+
+namespace {
+
+/// A primitive whose output has the shape of its first input.
+class SameShape : public CpuPrimitive {
+  public:
+    std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[0].shape()}; }
+
+    bool is_equivalent(const mx::Primitive&) const override { return true; }
+};
+
+class RmsNorm : public SameShape {
+  public:
+    explicit RmsNorm(float epsilon) : epsilon_(epsilon) {}
+
+    /// inputs: x, weight
+    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        require_contiguous(inputs[1], "weight");
+        run([rows = rows_of(inputs[0]),
+             weight = inputs[1].data<float>(),
+             epsilon = epsilon_,
+             width = inputs[0].shape(-1),
+             y = memory_of(outputs[0])] { normalize(rows, weight, epsilon, width, y); });
+    }
+
+    bool is_equivalent(const mx::Primitive& other) const override {
+        return epsilon_ == static_cast<const RmsNorm&>(other).epsilon_;
+    }
+
+    DEFINE_NAME(RmsNorm)
+
+  private:
+    float epsilon_;
+};
+
+class Swiglu : public SameShape {
+  public:
+    /// inputs: gate, up
+    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        run([gate = rows_of(inputs[0]),
+             up = rows_of(inputs[1]),
+             width = inputs[0].shape(-1),
+             y = memory_of(outputs[0])] { join_swiglu(gate, up, width, y); });
+    }
+
+    DEFINE_NAME(Swiglu)
+};
+
+/// The rows of angles [tokens, half] or [batches, tokens, half] that belong to the rows of x.
+Rows angles_of(const mx::array& angles, const mx::Shape& x) {
+    Rows rows = rows_of(angles);
+    std::vector<int64_t> offsets;
+    offsets.reserve(static_cast<size_t>(x[0]) * x[1] * x[2]);
+    for (int64_t batch = 0; batch < x[0]; ++batch) {
+        int64_t first = angles.ndim() == 3 ? batch * x[2] : 0;
+        for (int64_t head = 0; head < x[1]; ++head) {
+            offsets.insert(offsets.end(), rows.offsets.begin() + first, rows.offsets.begin() + first + x[2]);
+        }
+    }
+    rows.offsets = std::move(offsets);
+    return rows;
+}
+
+class Rotate : public SameShape {
+  public:
+    /// inputs: x, cosines, sines
+    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        const mx::Shape& shape = inputs[0].shape();
+        run([rows = rows_of(inputs[0]),
+             cosines = angles_of(inputs[1], shape),
+             sines = angles_of(inputs[2], shape),
+             half = inputs[1].shape(-1),
+             width = shape.back(),
+             y = memory_of(outputs[0])] { rotate(rows, cosines, sines, half, width, y); });
+    }
+
+    DEFINE_NAME(Rotate)
+};
+
+Layout layout_of(const mx::array& array, const char* operand) {
+    require(array.size() == 0 || array.shape(-1) == 1 || array.strides().back() == 1,
+            operand,
+            "has rows whose elements do not lie side by side");
+    return {array.strides()[0], array.strides()[1], array.strides()[2]};
+}
+
+class CpuAttention : public CpuPrimitive {
+  public:
+    CpuAttention(float scale, bool is_causal) : scale_(scale), is_causal_(is_causal) {}
+
+    /// inputs: queries, keys, values
+    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        const mx::Shape& queries = inputs[0].shape();
+        Attention attention{inputs[0].data<float>(),
+                            inputs[1].data<float>(),
+                            inputs[2].data<float>(),
+                            memory_of(outputs[0]),
+                            layout_of(inputs[0], "queries"),
+                            layout_of(inputs[1], "keys"),
+                            layout_of(inputs[2], "values"),
+                            queries[0],
+                            queries[1],
+                            inputs[1].shape(1),
+                            queries[2],
+                            inputs[1].shape(2),
+                            queries[3],
+                            scale_,
+                            is_causal_};
+        run([attention] { attend(attention); });
+    }
+
+    std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
+        const mx::Shape& queries = inputs[0].shape();
+        return {{queries[0], queries[2], queries[1], queries[3]}};
+    }
+
+    bool is_equivalent(const mx::Primitive& other) const override {
+        const auto& attention = static_cast<const CpuAttention&>(other);
+        return scale_ == attention.scale_ && is_causal_ == attention.is_causal_;
+    }
+
+    DEFINE_NAME(CpuAttention)
+
+  private:
+    float scale_;
+    bool is_causal_;
+};
+
+}  // namespace
+
+mx::array rms_norm(const mx::array& x, const mx::array& weight, float epsilon) {
+    require_float32(x, "x");
+    require_float32(weight, "weight");
+    require(x.ndim() > 0, "x", "has no dimensions");
+    require(weight.shape() == mx::Shape{x.shape(-1)}, "weight", "has not one element for each of a row of x");
+    return made_by(std::make_shared<RmsNorm>(epsilon), {x, weight});
+}
+
+mx::array swiglu(const mx::array& gate, const mx::array& up) {
+    require_float32(gate, "gate");
+    require_float32(up, "up");
+    require(gate.ndim() > 0, "gate", "has no dimensions");
+    require(gate.shape() == up.shape(), "up", "has not the shape of gate");
+    return made_by(std::make_shared<Swiglu>(), {gate, up});
+}
+
+mx::array rotate(const mx::array& x, const mx::array& cosines, const mx::array& sines) {
+    require_float32(x, "x");
+    require_float32(cosines, "cosines");
+    require_float32(sines, "sines");
+    require(x.ndim() == 4, "x", "has not four dimensions");
+    require(sines.shape() == cosines.shape(), "sines", "has not the shape of cosines");
+    mx::Shape angles = cosines.shape();
+    require(angles.size() == 2 || angles.size() == 3, "cosines", "has neither two dimensions nor three");
+    mx::Shape expected{x.shape(0), x.shape(2), angles.back()};
+    require(angles.size() == 2 ? angles[0] == x.shape(2) : angles == expected,
+            "cosines",
+            "has not one row for each token of x");
+    require(2 * static_cast<int64_t>(angles.back()) <= x.shape(3), "cosines", "is wider than half of x");
+    return made_by(std::make_shared<Rotate>(), {x, cosines, sines});
+}
+
+mx::array attention(
+    const mx::array& queries, const mx::array& keys, const mx::array& values, float scale, bool is_causal) {
+    require_float32(queries, "queries");
+    require_float32(keys, "keys");
+    require_float32(values, "values");
+    require(queries.ndim() == 4, "queries", "has not four dimensions");
+    require(keys.ndim() == 4, "keys", "has not four dimensions");
+    require(values.shape() == keys.shape(), "values", "has not the shape of keys");
+    bool fits = keys.shape(0) == queries.shape(0) && keys.shape(3) == queries.shape(3) && keys.shape(1) > 0 &&
+                queries.shape(1) % keys.shape(1) == 0;
+    require(fits, "keys", "has not the batches, the width or a divisor of the heads of queries");
+    int least = is_causal ? queries.shape(2) : 1;
+    require(keys.shape(2) >= least, "keys", "has fewer rows than a query sees");
+    return made_by(std::make_shared<CpuAttention>(scale, is_causal), {queries, keys, values});
+}
+
+}  // namespace pomona

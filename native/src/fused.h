@@ -1,0 +1,45 @@
+#pragma once
+
+#include "operands.h"
+
+/// What a layer does between its products, as operations of MLX's graph, on the CPU. All throw OperandRejected: here,
+/// or for the layout of an array when it is evaluated. Arrays may lie anyhow where nothing is said of it.
+namespace pomona {
+
+/// Root mean square normalization: x / sqrt(mean(x * x) + epsilon) * weight.
+///
+/// @param x float32 [..., width].
+/// @param weight float32 [width], row-contiguous.
+/// @return float32 of the shape of x.
+mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& weight, float epsilon);
+
+/// gate / (1 + exp(-gate)) * up.
+///
+/// @param gate float32 [..., width].
+/// @param up the same.
+/// @return float32 of that shape.
+mlx::core::array swiglu(const mlx::core::array& gate, const mlx::core::array& up);
+
+/// Rotary position: turns the pairs (x[i], x[i + half]) by angles; what lies behind them stays.
+///
+/// @param x float32 [batches, heads, tokens, width], width at least 2 * half.
+/// @param cosines float32 [tokens, half], or [batches, tokens, half].
+/// @param sines the same.
+/// @return float32 of the shape of x.
+mlx::core::array rotate(const mlx::core::array& x, const mlx::core::array& cosines, const mlx::core::array& sines);
+
+/// Attention with the softmax of scores.
+///
+/// @param queries float32 [batches, heads, queries, width].
+/// @param keys float32 [batches, kv heads, keys, width], of which the heads are a multiple; as the others, any layout
+///     in which the elements of a row lie side by side, as slices of a cache do.
+/// @param values the same.
+/// @param is_causal whether the last query stands at the last key, and sees no query what comes after it.
+/// @return float32 [batches, queries, heads, width]: the heads of a query side by side.
+mlx::core::array attention(const mlx::core::array& queries,
+                           const mlx::core::array& keys,
+                           const mlx::core::array& values,
+                           float scale,
+                           bool is_causal);
+
+}  // namespace pomona

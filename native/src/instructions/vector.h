@@ -1,0 +1,117 @@
+#pragma once
+
+#include "../kernels.h"
+
+/// The kernels, written once for any vector. Each file of this folder is compiled with flags of its own and
+/// instantiates them with a type that no other file can name: code for one processor must never be shared by the
+/// linker with another. So no function of the standard library is called here either.
+///
+/// `Isa` offers: `Vec`, `kLanes`, `zero`, `load`, `store`, `broadcast`, `fma(a, b, c) = a * b + c`, `add`, `multiply`,
+/// `divide`, `larger`, `smaller`, `load_part` and `store_part` (some lanes, the others zero and unchanged),
+/// `scaled(a, n)` (a times 2 to the n, n an integer that was made by adding `kIntegerMaker`), `total` and `largest` (of
+/// a vector's lanes), and `totals` (of as many vectors as there are lanes, one a lane).
+
+#if defined(__clang__)
+#define POMONA_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define POMONA_UNROLL _Pragma("GCC unroll 32")
+#endif
+
+namespace pomona::vector {
+
+/// 1.5 * 2^23: what a float has after it was added is rounded to an integer, which stands in its lowest bits.
+constexpr float kIntegerMaker = 12582912.0f;
+
+POMONA_INLINE int64_t smaller(int64_t left, int64_t right) {
+    return left < right ? left : right;
+}
+
+template <class Isa>
+inline typename Isa::Vec constant(float value) {
+    return Isa::broadcast(&value);
+}
+
+/// e to the x, for x between -87 and 88 and as if there for any other; within 2e-7 of it, relative.
+template <class Isa>
+inline typename Isa::Vec exponential(typename Isa::Vec x) {
+    x = Isa::larger(Isa::smaller(x, constant<Isa>(88.0f)), constant<Isa>(-87.0f));
+    auto maker = constant<Isa>(kIntegerMaker);
+    auto made = Isa::fma(x, constant<Isa>(1.44269504f), maker);  // x / ln 2, rounded
+    auto twos = Isa::add(made, constant<Isa>(-kIntegerMaker));
+    // ln 2 in two parts, of which the first has few bits, so that its product is exact
+    auto rest = Isa::fma(twos, constant<Isa>(-0.693145752f), x);
+    rest = Isa::fma(twos, constant<Isa>(-1.42860677e-6f), rest);
+    auto sum = constant<Isa>(1.0f / 720);  // Taylor's series: |rest| is at most ln 2 / 2
+    sum = Isa::fma(sum, rest, constant<Isa>(1.0f / 120));
+    sum = Isa::fma(sum, rest, constant<Isa>(1.0f / 24));
+    sum = Isa::fma(sum, rest, constant<Isa>(1.0f / 6));
+    sum = Isa::fma(sum, rest, constant<Isa>(0.5f));
+    sum = Isa::fma(sum, rest, constant<Isa>(1.0f));
+    sum = Isa::fma(sum, rest, constant<Isa>(1.0f));
+    return Isa::scaled(sum, made);
+}
+
+/// Calls act(place, count) for every vector of a row; `count` is less than the lanes only for the last.
+template <class Isa, class Act>
+inline void for_vectors(int64_t width, Act act) {
+    for (int64_t i = 0; i < width; i += Isa::kLanes) {
+        act(i, smaller(Isa::kLanes, width - i));
+    }
+}
+
+template <class Isa>
+inline typename Isa::Vec load_some(const float* from, int64_t count) {
+    return count == Isa::kLanes ? Isa::load(from) : Isa::load_part(from, count);
+}
+
+template <class Isa>
+inline void store_some(float* to, typename Isa::Vec values, int64_t count) {
+    if (count == Isa::kLanes) {
+        Isa::store(to, values);
+    } else {
+        Isa::store_part(to, values, count);
+    }
+}
+
+template <class Isa>
+void normalize(const float* x, const float* weight, float epsilon, int64_t width, float* y) {
+    auto squares = Isa::zero();
+    for_vectors<Isa>(width, [&](int64_t i, int64_t count) {
+        auto values = load_some<Isa>(x + i, count);
+        squares = Isa::fma(values, values, squares);
+    });
+    float mean = Isa::total(squares) / static_cast<float>(width) + epsilon;
+    auto factor = constant<Isa>(1.0f / __builtin_sqrtf(mean));
+    for_vectors<Isa>(width, [&](int64_t i, int64_t count) {
+        auto values = Isa::multiply(load_some<Isa>(x + i, count), factor);
+        store_some<Isa>(y + i, Isa::multiply(values, load_some<Isa>(weight + i, count)), count);
+    });
+}
+
+template <class Isa>
+void swiglu(const float* gate, const float* up, int64_t count, float* y) {
+    auto one = constant<Isa>(1.0f);
+    auto minus_one = constant<Isa>(-1.0f);
+    for_vectors<Isa>(count, [&](int64_t i, int64_t lanes) {
+        auto values = load_some<Isa>(gate + i, lanes);
+        auto below = Isa::add(one, exponential<Isa>(Isa::multiply(values, minus_one)));
+        auto gated = Isa::divide(values, below);
+        store_some<Isa>(y + i, Isa::multiply(gated, load_some<Isa>(up + i, lanes)), lanes);
+    });
+}
+
+template <class Isa>
+void rotate(const float* x, const float* cosines, const float* sines, int64_t half, float* y) {
+    auto minus_one = constant<Isa>(-1.0f);
+    for_vectors<Isa>(half, [&](int64_t i, int64_t count) {
+        auto front = load_some<Isa>(x + i, count);
+        auto back = load_some<Isa>(x + half + i, count);
+        auto cosine = load_some<Isa>(cosines + i, count);
+        auto sine = load_some<Isa>(sines + i, count);
+        auto turned = Isa::multiply(Isa::multiply(back, sine), minus_one);
+        store_some<Isa>(y + i, Isa::fma(front, cosine, turned), count);
+        store_some<Isa>(y + half + i, Isa::fma(back, cosine, Isa::multiply(front, sine)), count);
+    });
+}
+
+}  // namespace pomona::vector

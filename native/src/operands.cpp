@@ -1,0 +1,63 @@
+#include "operands.h"
+
+namespace pomona {
+
+namespace mx = mlx::core;
+
+void require(bool holds, const char* operand, const char* problem) {
+    if (!holds) {
+        throw OperandRejected(operand, problem);
+    }
+}
+
+void require_float32(const mx::array& array, const char* operand) {
+    require(array.dtype() == mx::float32, operand, "is not of float32");
+}
+
+void require_contiguous(const mx::array& array, const char* operand) {
+    if (array.size() > 0) {
+        auto address = reinterpret_cast<uintptr_t>(array.data<char>());
+        require(array.flags().row_contiguous, operand, "is not row-contiguous");
+        require(address % array.itemsize() == 0, operand, "is misaligned");
+    }
+}
+
+Rows rows_of(const mx::array& array, int64_t copies) {
+    std::vector<int64_t> offsets{0};
+    for (size_t axis = 0; axis + 1 < array.ndim(); ++axis) {
+        int64_t size = array.shape(static_cast<int>(axis));
+        if (size == 1) {
+            continue;
+        }
+        std::vector<int64_t> inner;
+        inner.reserve(offsets.size() * size);
+        for (int64_t offset : offsets) {
+            for (int64_t i = 0; i < size; ++i) {
+                inner.push_back(offset + i * array.strides()[axis]);
+            }
+        }
+        offsets = std::move(inner);
+    }
+    if (copies != 1) {
+        std::vector<int64_t> copied;
+        copied.reserve(offsets.size() * copies);
+        for (int64_t offset : offsets) {
+            copied.insert(copied.end(), copies, offset);
+        }
+        offsets = std::move(copied);
+    }
+    return {array.data<float>(), std::move(offsets), array.strides().back()};
+}
+
+CpuPrimitive::CpuPrimitive() : mx::Primitive(mx::default_stream(mx::Device::cpu)) {}
+
+void CpuPrimitive::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
+    throw OperandRejected("stream", "is none of the CPU");
+}
+
+float* CpuPrimitive::memory_of(mx::array& output) {
+    output.set_data(mx::allocator::malloc(output.nbytes()));
+    return output.data<float>();
+}
+
+}  // namespace pomona

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mlx/allocator.h"
+#include "mlx/array.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/primitives.h"
+#include "rows.h"
+
+/// What the primitives of this library have in common: the checks of their operands, and how they run.
+namespace pomona {
+
+/// Why a kernel cannot take what it was given.
+class KernelError : public std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/// No kernel knows codes of this width, or groups of this size.
+class QuantizationUnsupported : public KernelError {
+  public:
+    QuantizationUnsupported(int bits, int group_size)
+        : KernelError("this quantization has no kernel"), bits(bits), group_size(group_size) {}
+
+    int bits;
+    int group_size;
+};
+
+/// An array does not fit: its dtype, its shape beside the others', its layout in memory, or a number in it.
+class OperandRejected : public KernelError {
+  public:
+    OperandRejected(std::string operand, std::string problem)
+        : KernelError(operand + " " + problem), operand(std::move(operand)), problem(std::move(problem)) {}
+
+    std::string operand;
+    std::string problem;
+};
+
+void require(bool holds, const char* operand, const char* problem);
+
+void require_float32(const mlx::core::array& array, const char* operand);
+
+/// Kernels read such an array in place. Its layout is known once it has been evaluated.
+void require_contiguous(const mlx::core::array& array, const char* operand);
+
+/// Where the rows of an array lie, each `copies` times: all its dimensions but the last number rows.
+Rows rows_of(const mlx::core::array& array, int64_t copies = 1);
+
+/// A primitive that runs on the CPU.
+class CpuPrimitive : public mlx::core::Primitive {
+  public:
+    CpuPrimitive();
+
+    void eval_gpu(const std::vector<mlx::core::array>&, std::vector<mlx::core::array>&) override;
+
+  protected:
+    /// Has act() called by the thread of the stream, after what it depends on.
+    template <class Act>
+    void run(Act act) {
+        mlx::core::cpu::get_command_encoder(stream()).dispatch(std::move(act));
+    }
+
+    /// Gives an output its memory.
+    static float* memory_of(mlx::core::array& output);
+};
+
+/// The only output of a primitive.
+template <class Operation>
+mlx::core::array made_by(std::shared_ptr<Operation> operation, const std::vector<mlx::core::array>& inputs) {
+    mlx::core::Shape shape = operation->output_shapes(inputs).front();
+    return mlx::core::array(std::move(shape), mlx::core::float32, std::move(operation), inputs);
+}
+
+}  // namespace pomona

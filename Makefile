@@ -5,12 +5,13 @@ BIN := .venv/bin
 PROTOS_OUT ?= .
 PROTOS := $(wildcard protos/pomona/v1/*.proto)
 SETUP := .venv/setup.done
+CPP := $(shell find native -name '*.cpp' -o -name '*.h')
 
-.PHONY: setup demo test check format protos stubs check-protos check-stubs test-clients bench clean
+.PHONY: setup demo test check format protos stubs check-protos check-stubs check-native check-arm test-clients bench clean
 
 setup: $(SETUP)
 
-$(SETUP): pyproject.toml native/CMakeLists.txt $(wildcard native/src/*) tests/clients/node/package.json Makefile
+$(SETUP): pyproject.toml native/CMakeLists.txt native/kernels.cmake native/src/blas.S $(CPP) tests/clients/node/package.json Makefile
 	@echo "== Setting up .venv (about 600 MB: MLX, gRPC, tools; some minutes on a slow line) =="
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "-- installing pip, then Pomona with its worker, native extension and tools"
@@ -45,12 +46,12 @@ check-stubs: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i native/src/*
+	$(BIN)/clang-format -i $(CPP)
 
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/clang-format --dry-run --Werror native/src/*
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/basedpyright
 	$(BIN)/basedpyright -p .basedpyright-tests.json
 	$(BIN)/lint-imports --no-cache
@@ -63,6 +64,21 @@ check-protos:
 	rm -rf build/protos && mkdir -p build/protos
 	$(MAKE) --no-print-directory protos PROTOS_OUT=../build/protos
 	@for made in $$(cd build/protos && find . -name '*_pb2*'); do cmp build/protos/$$made protos/$$made || { echo "run make protos"; exit 1; }; done
+
+# The kernels alone under sanitizers; needs CMake and a compiler, neither Python nor MLX.
+check-native:
+	@for sanitizers in address,undefined thread; do \
+	  folder=build/native-$${sanitizers%%,*}; \
+	  cmake -S native/tests -B $$folder -DSANITIZE=$$sanitizers > /dev/null && cmake --build $$folder --parallel 2 > /dev/null \
+	    && echo "== $$sanitizers" && $$folder/kernels_test || exit 1; \
+	done
+
+# The kernels compiled for 64-bit Arm, and run where qemu-user is installed (Debian: g++-aarch64-linux-gnu, qemu-user).
+check-arm:
+	cmake -S native/tests -B build/native-arm -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static > /dev/null
+	cmake --build build/native-arm --parallel 2 > /dev/null
+	@if command -v qemu-aarch64 > /dev/null; then qemu-aarch64 build/native-arm/kernels_test --no-fork; fi
 
 test-clients: setup
 	bash tests/clients/grpcurl_ci.sh $(BIN)/python

@@ -7,11 +7,11 @@ PROTOS := $(wildcard protos/pomona/v1/*.proto)
 SETUP := .venv/setup.done
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')
 
-.PHONY: setup demo test check format protos stubs check-protos check-stubs check-native check-arm test-clients bench clean
+.PHONY: setup demo test check format protos stubs check-protos check-stubs check-native check-arm check-wheel test-clients bench clean
 
 setup: $(SETUP)
 
-$(SETUP): pyproject.toml native/CMakeLists.txt native/kernels.cmake native/src/blas.S $(CPP) tests/clients/node/package.json Makefile
+$(SETUP): pyproject.toml native/CMakeLists.txt native/kernels.cmake native/src/blas.S $(CPP) tests/clients/node/package.json
 	@echo "== Setting up .venv (about 600 MB: MLX, gRPC, tools; some minutes on a slow line) =="
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "-- installing pip, then Pomona with its worker, native extension and tools"
@@ -79,6 +79,14 @@ check-arm:
 	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static > /dev/null
 	cmake --build build/native-arm --parallel 2 > /dev/null
 	@if command -v qemu-aarch64 > /dev/null; then qemu-aarch64 build/native-arm/kernels_test --no-fork; fi
+
+# A gateway installed from a wheel without MLX, outside the checkout.
+check-wheel: setup
+	rm -rf build/wheel build/gateway-only
+	POMONA_NATIVE=OFF $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/gateway-only
+	build/gateway-only/bin/python -m pip install --quiet build/wheel/*.whl
+	cd build/gateway-only && bin/pomona version && bin/python -P -c "import gateway.server, importlib.util as u; assert not u.find_spec('mlx')"
 
 test-clients: setup
 	bash tests/clients/grpcurl_ci.sh $(BIN)/python

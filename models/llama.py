@@ -14,11 +14,11 @@ import mlx.core as mx
 from models.checkpoint.dialects import read_float, read_int
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.weights import Weights
-from models.layers.activations import Gate, swiglu
-from models.layers.attention import Attend, attention, join_heads, split_heads
+from models.layers.arithmetic import Rotate
+from models.layers.attention import split_heads
 from models.layers.cache import KVCache, Step
-from models.layers.rope import Rope, RopeConfig
-from models.step import NumericPath
+from models.layers.linear import GatedLinear, LinearGroup
+from models.layers.rope import RopeConfig
 
 _MAX_COUNT = 1 << 24
 
@@ -89,7 +89,7 @@ class Config:
 class Attention:
     """Self-attention with cached keys and values."""
 
-    def __init__(self, config: Config, weights: Weights, prefix: str, attend: Attend) -> None:
+    def __init__(self, config: Config, weights: Weights, prefix: str) -> None:
         width, bias = config.hidden_size, config.attention_bias
         query_width = config.num_attention_heads * config.head_dim
         kv_width = config.num_key_value_heads * config.head_dim
@@ -97,70 +97,67 @@ class Attention:
         self.k_proj = weights.linear(f"{prefix}.k_proj", kv_width, width, bias=bias)
         self.v_proj = weights.linear(f"{prefix}.v_proj", kv_width, width, bias=bias)
         self.o_proj = weights.linear(f"{prefix}.o_proj", width, query_width, bias=bias)
-        self._rope = Rope(config.head_dim, config.rope)
-        self._attend = attend
+        self._qkv = LinearGroup((self.q_proj, self.k_proj, self.v_proj), weights.arithmetic)
+        self._attend = weights.arithmetic.attend
         self._num_heads = config.num_attention_heads
         self._num_kv_heads = config.num_key_value_heads
         self._scale = config.head_dim**-0.5
 
-    def __call__(self, x: mx.array, step: Step, layer_index: int) -> mx.array:
+    def __call__(self, x: mx.array, step: Step, layer_index: int, rotate: Rotate) -> mx.array:
         """Mix each position of `x` [B, T, E] with what the sequence holds up to it."""
-        queries, keys, values = self.q_proj(x, step), self.k_proj(x, step), self.v_proj(x, step)
-        queries = self._rope(split_heads(queries, self._num_heads), step.offset)  # [B, T, H * D] -> [B, H, T, D]
-        keys = self._rope(split_heads(keys, self._num_kv_heads), step.offset)
+        queries, keys, values = self._qkv(x, step)
+        queries = rotate(split_heads(queries, self._num_heads))  # [B, T, H * D] -> [B, H, T, D]
+        keys = rotate(split_heads(keys, self._num_kv_heads))
         values = split_heads(values, self._num_kv_heads)
         keys, values = step.update(layer_index, keys, values)  # [B, H_kv, T, D] -> [B, H_kv, L, D]
-        mixed = self._attend(queries, keys, values, self._scale)
-        return self.o_proj(join_heads(mixed), step)  # [B, H, T, D] -> [B, T, E]
+        return self.o_proj(self._attend(queries, keys, values, self._scale), step)  # [B, T, H * D] -> [B, T, E]
 
 
 class MLP:
     """The gated feed-forward part."""
 
-    def __init__(self, config: Config, weights: Weights, prefix: str, gate: Gate) -> None:
+    def __init__(self, config: Config, weights: Weights, prefix: str) -> None:
         width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         self.gate_proj = weights.linear(f"{prefix}.gate_proj", inner, width, bias=bias)
         self.up_proj = weights.linear(f"{prefix}.up_proj", inner, width, bias=bias)
         self.down_proj = weights.linear(f"{prefix}.down_proj", width, inner, bias=bias)
-        self._gate = gate
+        self._gated = GatedLinear(self.gate_proj, self.up_proj, weights.arithmetic)
 
     def __call__(self, x: mx.array, step: Step) -> mx.array:
         """Apply the part to each position of `x` [B, T, E]."""
-        return self.down_proj(self._gate(self.gate_proj(x, step), self.up_proj(x, step)), step)
+        return self.down_proj(self._gated(x, step), step)
 
 
 class Block:
     """One layer: attention, then feed-forward, each added to what went in."""
 
-    def __init__(self, self_attn: Attention, mlp: MLP, weights: Weights, prefix: str, config: Config) -> None:
-        self.self_attn = self_attn
-        self.mlp = mlp
+    def __init__(self, config: Config, weights: Weights, prefix: str) -> None:
+        self.self_attn = Attention(config, weights, f"{prefix}.self_attn")
+        self.mlp = MLP(config, weights, f"{prefix}.mlp")
         norms = (config.hidden_size, config.rms_norm_eps)
         self.input_layernorm = weights.norm(f"{prefix}.input_layernorm", *norms)
         self.post_attention_layernorm = weights.norm(f"{prefix}.post_attention_layernorm", *norms)
 
-    def __call__(self, x: mx.array, step: Step, layer_index: int) -> mx.array:
+    def __call__(self, x: mx.array, step: Step, layer_index: int, rotate: Rotate) -> mx.array:
         """Apply the layer to `x` [B, T, E]."""
-        x = x + self.self_attn(self.input_layernorm(x), step, layer_index)
+        x = x + self.self_attn(self.input_layernorm(x), step, layer_index, rotate)
         return x + self.mlp(self.post_attention_layernorm(x), step)
 
 
 class Llama:
     """The whole model; `hidden` and `head` apart, so that only the positions in need get logits."""
 
-    def __init__(self, config: Config, weights: Weights, path: NumericPath) -> None:
-        """Take every tensor from `weights`.
+    def __init__(self, config: Config, weights: Weights) -> None:
+        """Take every tensor from `weights`, and compute with their arithmetic.
 
         Raises:
             CheckpointCorrupt, CheckpointRejected: a tensor is missing or has another shape, by name.
         """
         self.config = config
         self._dtype = weights.compute_dtype
+        self._rotary = weights.arithmetic.rotary(config.head_dim, config.rope)
         self.embed_tokens = weights.embedding("model.embed_tokens", config.vocab_size, config.hidden_size)
-        gate, attend = swiglu(path), attention(path)
-        self.layers = [
-            _block(config, weights, f"model.layers.{index}", gate, attend) for index in range(config.num_hidden_layers)
-        ]
+        self.layers = [Block(config, weights, f"model.layers.{index}") for index in range(config.num_hidden_layers)]
         self.norm = weights.norm("model.norm", config.hidden_size, config.rms_norm_eps)
         if config.tie_word_embeddings:
             weights.ignore("lm_head")
@@ -179,19 +176,14 @@ class Llama:
             Compute dtype [B, T, E], not evaluated.
         """
         x = self.embed_tokens(step.tokens)  # [B, T] -> [B, T, E]
+        rotate = self._rotary.at(step.offset, step.tokens.shape[1])
         for index, layer in enumerate(self.layers):
-            x = layer(x, step, index)
+            x = layer(x, step, index, rotate)
         return self.norm(x)
 
     def head(self, hidden: mx.array) -> mx.array:
         """Turn positions [B, N, E] into logits [B, N, V] in the compute dtype, not evaluated."""
         return self.lm_head(hidden, None)
-
-
-def _block(config: Config, weights: Weights, prefix: str, gate: Gate, attend: Attend) -> Block:
-    self_attn = Attention(config, weights, f"{prefix}.self_attn", attend)
-    mlp = MLP(config, weights, f"{prefix}.mlp", gate)
-    return Block(self_attn, mlp, weights, prefix, config)
 
 
 def _refuse_window(raw: Mapping[str, Any], file: str) -> None:

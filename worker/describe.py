@@ -79,13 +79,16 @@ def default_sampling(generation_config: Mapping[str, Any]) -> generation_pb2.Sam
     """Return how a request is sampled that says nothing about it.
 
     `do_sample: false` means temperature 0. Otherwise temperature, top_p, top_k, min_p and repetition_penalty are those
-    of the file; without it temperature and top_p are 1, top_k and min_p 0, and repetition_penalty 1: the model's own
-    distribution. A null in the file is nothing.
+    of the file; what it leaves out is off (temperature and top_p 1). A checkpoint that says nothing at all, such as a
+    GGUF file, gets temperature 0.8 and min_p 0.05: small models babble at 1, and llama.cpp has the same two. A null in
+    the file is nothing.
 
     Raises:
         CheckpointRejected: a value is out of range, naming the key.
     """
     values: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    if all(generation_config.get(key) is None for key in (*_SAMPLING_RANGES, "do_sample")):
+        values |= {"temperature": 0.8, "min_p": 0.05}
     for key, (low, high) in _SAMPLING_RANGES.items():
         value = generation_config.get(key)
         if value is None:

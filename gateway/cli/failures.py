@@ -8,7 +8,7 @@ CliError
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import grpc
@@ -18,6 +18,12 @@ from grpc_status import rpc_status
 
 # How gRPC's own texts begin where there is no connection, and what they say where nothing listens.
 NOT_CONNECTED = ("failed to connect", "errors resolving")
+# How gRPC says that a call broke off, and what that means to a person.
+BROKEN = ("Stream removed", "Deadline Exceeded")
+BROKEN_WORDS = {
+    "UNAVAILABLE": "the connection to the server broke off",
+    "DEADLINE_EXCEEDED": "the answer took longer than the time that --timeout gives",
+}
 NOBODY_THERE = ("Connection refused", "No such file or directory")
 
 
@@ -102,6 +108,9 @@ def failure_of(error: grpc.RpcError, address: str) -> ServerError:
     if facts.code == "UNAVAILABLE" and not facts.reason and facts.message.startswith(NOT_CONNECTED):
         cause = facts.message.rpartition("last error: ")[2]
         return ServerNotReachedError(StatusFacts(facts.code, cause), address)
+    if not facts.reason and facts.message.startswith(BROKEN):
+        words = BROKEN_WORDS.get(facts.code, facts.message)
+        return ServerError(replace(facts, message=words))
     return ServerError(facts)
 
 

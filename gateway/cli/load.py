@@ -26,7 +26,9 @@ def load(
 ) -> None:
     """Load a model, with progress.
 
-    Ctrl-C stops the waiting and not the loading.
+    Ctrl-C stops the waiting and not the loading. With other options than it
+    runs with, a loaded model is loaded anew: its running requests may finish,
+    for as long as the server's grace.
 
     With --json: the pomona.v1.Model that came of it in protobuf's JSON form,
     and no progress.

@@ -18,7 +18,9 @@ def logs(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Only lines of this model's workers.")] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many past lines come first.")] = DEFAULT_LINES,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, max=1000, help="How many past lines come first.")
+    ] = DEFAULT_LINES,
     server: ServerOptions,
     as_json: JsonFlag = False,
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as RawTokenizer
@@ -21,6 +21,10 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 _UNREADABLE = "is no tokenizer that this build can read"
 _MAX_ID_DIGITS = 8
+
+
+class EncodeError(Exception):
+    """Raised when the tokenizer fails on a text, such as one that its regular expressions take too long for."""
 
 
 class Tokenizer:
@@ -76,8 +80,19 @@ class Tokenizer:
         Args:
             text: any text.
             add_special_tokens: whether to add what the tokenizer puts around a text (begin-of-text, ...).
+
+        Raises:
+            EncodeError: the tokenizers library fails on this text.
         """
-        return self._raw.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            return self._raw.encode(text, add_special_tokens=add_special_tokens).ids
+        except MemoryError:
+            raise
+        except BaseException as error:
+            # The library raises plain Exceptions, and panics where a regular expression gives up.
+            if not isinstance(error, Exception) and not _is_panic(error):
+                raise
+            raise EncodeError("the tokenizer fails on this text") from None
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the raw bytes that a token adds to a text.
@@ -150,10 +165,14 @@ def guarded(build: Callable[[], RawTokenizer], file: str) -> RawTokenizer:
     except ValueError as error:
         raise CheckpointCorrupt(_UNREADABLE, file=file) from error
     except BaseException as error:
-        # A panic is no Exception, and its class cannot be imported.
-        if type(error).__name__ != "PanicException":
+        if not _is_panic(error):
             raise
         raise CheckpointCorrupt(_UNREADABLE, file=file) from None
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether Rust code gave up; such an error is no Exception, and its class cannot be imported."""
+    return type(error).__name__ == "PanicException"
 
 
 def add_tokens(raw: RawTokenizer, tokens: list[AddedToken]) -> None:
@@ -170,7 +189,7 @@ def _add_flagged_tokens(raw: RawTokenizer, config: Mapping[str, Any]) -> None:
     for key, entry in cast("dict[str, object]", listed).items():
         fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
         content, place = fields.get("content"), f"added_tokens_decoder.{key}"
-        if not key.isdecimal() or len(key) > _MAX_ID_DIGITS or not isinstance(content, str) or not content:
+        if not key.isdecimal() or len(key) > _MAX_ID_DIGITS or not _is_text(content):
             raise CheckpointCorrupt("describes no token", file=TOKENIZER_CONFIG_FILE, key=place)
         token_id, special = int(key), fields.get("special") is True
         if token_id not in known or (special and not known[token_id].special):
@@ -185,9 +204,16 @@ def _token_text(config: Mapping[str, Any], key: str) -> str | None:
     value = config.get(key)
     if isinstance(value, dict):
         value = cast("dict[str, Any]", value).get("content")
-    if value is not None and not isinstance(value, str):
+    if value is None or value == "":
+        return None
+    if not _is_text(value):
         raise CheckpointCorrupt("is no token's text", file=TOKENIZER_CONFIG_FILE, key=key)
-    return value or None
+    return value
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Whether it is some text of whole characters; JSON can also write halves of them."""
+    return isinstance(value, str) and value != "" and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _token_id(raw: RawTokenizer, text: str, key: str, file: str) -> int:

@@ -8,7 +8,6 @@ error that names it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +19,10 @@ from models.checkpoint.gguf_blocks import read_gguf_array
 from models.checkpoint.gguf_llama import unpermuted_rows
 from models.checkpoint.quantization import AFFINE_BITS, AFFINE_GROUP_SIZES, LayerQuantization
 from models.checkpoint.tensors import TensorInfo
+from models.layers.arithmetic import Arithmetic
 from models.layers.embedding import Embedding, QuantizedEmbedding
 from models.layers.linear import Linear, LinearLayer, QuantizedLinear
+from models.layers.mlx_arithmetic import MlxArithmetic
 from models.layers.norms import RMSNorm
 from models.layers.quantized import QuantizedMatrix
 
@@ -43,8 +44,7 @@ class Weights:
     Args:
         checkpoint: its headers, already checked.
         compute_dtype: what floating tensors become.
-        keep_packed: whether a linear layer that the checkpoint has packed stays so in memory.
-        expand_rows: for those that do: the number of input rows from which they expand their weight for the call.
+        arithmetic: what the layers compute with; by default MLX's own operations.
         on_read: called with (bytes read, bytes in all) while tensors are read as they are taken.
     """
 
@@ -52,16 +52,13 @@ class Weights:
         self,
         checkpoint: Checkpoint,
         compute_dtype: mx.Dtype,
+        arithmetic: Arithmetic | None = None,
         *,
-        keep_packed: bool = True,
-        expand_rows: int | None = None,
         on_read: ReportBytes = _ignore_bytes,
     ) -> None:
         self.compute_dtype = compute_dtype
+        self.arithmetic = MlxArithmetic() if arithmetic is None else arithmetic
         self._checkpoint = checkpoint
-        self._keep_packed = keep_packed
-        self._expand_rows = expand_rows
-        self._streams = itertools.cycle(_two_streams() if not keep_packed else [])
         self._on_read = on_read
         self._read_bytes = 0
         self._total_bytes = sum(info.nbytes for info in checkpoint.tensors.values())
@@ -86,10 +83,7 @@ class Weights:
         Raises:
             CheckpointCorrupt: it is missing, has another shape, or cannot be read.
         """
-        if name not in self._taken:
-            self._taken[name] = self._converted(self._info(name), shape)
-            self._unused.discard(name)
-        return self._taken[name]
+        return self._take(name, shape, self.compute_dtype)
 
     def linear(self, module: str, outputs: int, inputs: int, *, bias: bool = False) -> LinearLayer:
         """Return a linear layer.
@@ -107,21 +101,19 @@ class Weights:
         added = self._keep(f"{module}.bias", self.take(f"{module}.bias", (outputs,))) if bias else None
         if isinstance(matrix, mx.array):
             return Linear(self._keep(f"{module}.weight", matrix), added)
-        if not self._keep_packed:
-            return Linear(self._keep(f"{module}.weight, expanded", matrix.expand(next(self._streams))), added)
-        return QuantizedLinear(self._keep_matrix(module, matrix), added, expand_rows=self._expand_rows)
+        return QuantizedLinear(self._keep_matrix(module, matrix), added, self.arithmetic)
 
     def embedding(self, module: str, num_tokens: int, width: int) -> Embedding | QuantizedEmbedding:
         """Return an embedding [V, E], packed where the checkpoint has it packed; raises as `linear`."""
         matrix = self._matrix(module, num_tokens, width)
         if isinstance(matrix, mx.array):
             return Embedding(self._keep(f"{module}.weight", matrix))
-        return QuantizedEmbedding(self._keep_matrix(module, matrix))
+        return QuantizedEmbedding(self._keep_matrix(module, matrix), self.arithmetic)
 
     def norm(self, module: str, width: int, eps: float) -> RMSNorm:
         """Return a normalization of `width`; raises as `take`."""
         name = f"{module}.weight"
-        return RMSNorm(self._keep(name, self.take(name, (width,))), eps)
+        return RMSNorm(self._keep(name, self.take(name, (width,))), eps, self.arithmetic)
 
     def ignore(self, module: str) -> None:
         """Accept that a checkpoint holds a module that the model does not read."""
@@ -163,6 +155,12 @@ class Weights:
         report(total, total)
         self._shards.clear()
 
+    def _take(self, name: str, shape: tuple[int, ...], dtype: mx.Dtype | None) -> mx.array:
+        if name not in self._taken:
+            self._taken[name] = self._converted(self._info(name), shape, dtype)
+            self._unused.discard(name)
+        return self._taken[name]
+
     def _read(self, batch: list[mx.array]) -> int:
         try:
             mx.eval(batch)  # pyright: ignore[reportUnknownMemberType]
@@ -179,9 +177,16 @@ class Weights:
             return self.take(f"{module}.weight", (rows, columns))
         packing = self._packing(module, columns, stated)
         codes = self.take(f"{module}.weight", (rows, columns * packing.bits // _WORD_BITS))
-        groups = (rows, columns // packing.group_size)
-        scales, biases = self.take(f"{module}.scales", groups), self.take(f"{module}.biases", groups)
+        scales, biases = self._groups(module, (rows, columns // packing.group_size))
         return QuantizedMatrix(codes, scales, biases, packing.group_size, packing.bits)
+
+    def _groups(self, module: str, shape: tuple[int, int]) -> tuple[mx.array, mx.array]:
+        """Return scales and biases in one dtype."""
+        dtype = None if self.arithmetic.keeps_scales else self.compute_dtype
+        scales, biases = (self._take(f"{module}.{part}", shape, dtype) for part in ("scales", "biases"))
+        if scales.dtype != biases.dtype:
+            return scales.astype(self.compute_dtype), biases.astype(self.compute_dtype)
+        return scales, biases
 
     def _packing(self, module: str, columns: int, stated: LayerQuantization) -> LayerQuantization:
         """Return how the shapes say that a weight is packed, which a config's default may state otherwise.
@@ -201,13 +206,14 @@ class Weights:
             raise CheckpointCorrupt(f"is packed as {found}, not {stated}", file=file, key=key)
         return found
 
-    def _converted(self, info: TensorInfo, shape: tuple[int, ...]) -> mx.array:
+    def _converted(self, info: TensorInfo, shape: tuple[int, ...], dtype: mx.Dtype | None) -> mx.array:
+        """Return a tensor of this shape, a floating one in `dtype`; None: as stored."""
         if info.shape != shape:
             problem = f"has shape {_words(info.shape)}, not {_words(shape)}"
             raise CheckpointCorrupt(problem, file=info.file.name, key=info.stored_name)
         array = self._stored(info)
-        if mx.issubdtype(array.dtype, mx.floating):
-            array = array.astype(self.compute_dtype)
+        if dtype is not None and mx.issubdtype(array.dtype, mx.floating):
+            array = array.astype(dtype)
         if info.permuted_heads:
             array = array[mx.array(unpermuted_rows(shape[0], info.permuted_heads))]
         return array
@@ -243,11 +249,6 @@ class Weights:
     def _main_file(self) -> str:
         files = {info.file.name for info in self._checkpoint.tensors.values()}
         return files.pop() if len(files) == 1 else "model.safetensors.index.json"
-
-
-def _two_streams() -> list[mx.Stream]:
-    # A stream of the CPU is one thread, and expanding a checkpoint keeps two busy.
-    return [mx.default_stream(mx.default_device()), mx.new_stream(mx.default_device())]
 
 
 def _load(file: Path) -> dict[str, mx.array]:

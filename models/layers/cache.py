@@ -72,11 +72,12 @@ class Step:
         if slot.open_step is not self:
             raise PlanError(slot.index, "the step is no longer open")
         end = self.offset + keys.shape[2]
-        slot.keys[layer_index][..., self.offset : end, :] = keys
-        slot.values[layer_index][..., self.offset : end, :] = values
+        # In place where nothing else holds the buffer: no snapshot, and no step that is still computed.
+        slot.keys[layer_index][:, :, self.offset : end] = keys
+        slot.values[layer_index][:, :, self.offset : end] = values
         if end == slot.capacity:
             return slot.keys[layer_index], slot.values[layer_index]
-        return slot.keys[layer_index][..., :end, :], slot.values[layer_index][..., :end, :]
+        return slot.keys[layer_index][:, :, :end], slot.values[layer_index][:, :, :end]
 
     def select(self, hidden: mx.array) -> mx.array:
         """Keep the positions whose logits the plan asks for.

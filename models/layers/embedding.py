@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from models.layers.arithmetic import Arithmetic
 from models.layers.quantized import QuantizedMatrix
 
 
@@ -21,9 +22,10 @@ class Embedding:
 class QuantizedEmbedding:
     """The same with the matrix kept packed; only the rows that are read are expanded."""
 
-    def __init__(self, weight: QuantizedMatrix) -> None:
+    def __init__(self, weight: QuantizedMatrix, arithmetic: Arithmetic) -> None:
         self._weight = weight
+        self._arithmetic = arithmetic
 
     def __call__(self, tokens: mx.array) -> mx.array:
         """Turn token ids [B, T] into vectors [B, T, E]."""
-        return self._weight.take(tokens)
+        return self._arithmetic.take(self._weight, tokens)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import mlx.core as mx
 
+from models.layers.arithmetic import Arithmetic
+
 
 class RMSNorm:
     """Scales each position to root mean square 1, then by `weight` [E]."""
 
-    def __init__(self, weight: mx.array, eps: float) -> None:
+    def __init__(self, weight: mx.array, eps: float, arithmetic: Arithmetic) -> None:
         self._weight = weight
         self._eps = eps
+        self._arithmetic = arithmetic
 
     def __call__(self, x: mx.array) -> mx.array:
         """Normalize the last axis of `x`."""
-        return mx.fast.rms_norm(x, self._weight, self._eps)
+        return self._arithmetic.rms_norm(x, self._weight, self._eps)

@@ -13,7 +13,7 @@ class QuantizedMatrix:
 
     Attributes:
         codes: uint32 [rows, columns * bits / 32], the first code in the lowest bits.
-        scales: compute dtype [rows, columns / group_size].
+        scales: floating [rows, columns / group_size].
         biases: the same.
         group_size: columns that share a scale.
         bits: bits a code.
@@ -26,24 +26,6 @@ class QuantizedMatrix:
     bits: int
 
     @property
-    def num_rows(self) -> int:
-        """Rows of the matrix: outputs of a linear layer, tokens of an embedding."""
-        return self.codes.shape[0]
-
-    def multiply(self, x: mx.array) -> mx.array:
-        """Return `x` [..., columns] times the transposed matrix, [..., rows]."""
-        return mx.quantized_matmul(
-            x, self.codes, self.scales, self.biases, transpose=True, group_size=self.group_size, bits=self.bits
-        )
-
-    def take(self, indices: mx.array) -> mx.array:
-        """Return the rows at `indices` (integers of any shape) in the compute dtype, [..., columns]."""
-        return mx.dequantize(
-            self.codes[indices], self.scales[indices], self.biases[indices], group_size=self.group_size, bits=self.bits
-        )
-
-    def expand(self, stream: mx.Stream | None = None) -> mx.array:
-        """Return the whole matrix in the compute dtype, [rows, columns], computed on `stream` or the default one."""
-        return mx.dequantize(
-            self.codes, self.scales, self.biases, group_size=self.group_size, bits=self.bits, stream=stream
-        )
+    def parts(self) -> tuple[mx.array, mx.array, mx.array]:
+        """Codes, scales and biases."""
+        return self.codes, self.scales, self.biases

@@ -41,6 +41,11 @@ class RopeConfig:
     original_context_tokens: float = 8192.0
     traditional: bool = False
 
+    @property
+    def position_scale(self) -> float:
+        """What positions are multiplied by before they turn into angles."""
+        return 1 / self.factor if self.kind == "linear" else 1.0
+
     @classmethod
     def from_checkpoint(cls, raw: Mapping[str, Any], file: str = "config.json") -> RopeConfig:
         """Read `rope_theta`, `rope_scaling` and `rope_traditional` of a checkpoint's config.
@@ -72,31 +77,8 @@ class RopeConfig:
         )
 
 
-class Rope:
-    """Applies positions to queries and keys of width D."""
-
-    def __init__(self, head_dim: int, config: RopeConfig) -> None:
-        self._head_dim = head_dim
-        self._traditional = config.traditional
-        self._freqs = _llama3_freqs(head_dim, config) if config.kind == "llama3" else None
-        self._theta = None if config.kind == "llama3" else config.theta
-        self._scale = 1 / config.factor if config.kind == "linear" else 1.0
-
-    def __call__(self, x: mx.array, offset: int) -> mx.array:
-        """Rotate `x` [B, H, T, D], whose first token has position `offset`."""
-        return mx.fast.rope(
-            x,
-            self._head_dim,
-            traditional=self._traditional,
-            base=self._theta,
-            scale=self._scale,
-            offset=offset,
-            freqs=self._freqs,
-        )
-
-
-def _llama3_freqs(head_dim: int, config: RopeConfig) -> mx.array:
-    """Return float32 [D / 2]: tokens a radian for each pair.
+def frequencies(head_dim: int, config: RopeConfig) -> mx.array:
+    """Return float32 [D / 2]: tokens a radian for each pair, of the kind llama3.
 
     Short wavelengths stay, long ones are stretched by the factor, and those between by a mixture of both that changes
     linearly with the number of turns within the original context.

@@ -9,22 +9,15 @@ import pytest
 
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointRejected
-from models.checkpoint.weights import Weights
-from models.llama import Config, Llama
+from models.llama import Config
 from models.registry import LoadedModel, load
 from models.step import NumericPath, RowPlan, StepPlan
 from tests.models.stepping import assert_same_tokens, greedy, prefill, step_logits
+from tests.models.variants import VARIANTS
 from tests.support.tiny_models import CONFIG, VOCAB_SIZE, write_llama
 
-Q4: dict[str, Any] = {"group_size": 32, "bits": 4}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "tied": {"config": {"tie_word_embeddings": True}},
-    "biases": {"config": {"attention_bias": True, "mlp_bias": True}},
-    "4-bit": {"quantization": Q4},
-    "4-bit tied": {"quantization": Q4, "config": {"tie_word_embeddings": True}},
-}
 PATHS = list(NumericPath)
+REFERENCE_AND_FAST = (NumericPath.REFERENCE, NumericPath.FAST)
 PROMPT = [int(token) for token in np.random.default_rng(5).integers(0, 256, 70)]
 # Float32 sums in another order; logits here reach a few units.
 CLOSE = 2e-4
@@ -41,23 +34,13 @@ def whole_logits(loaded: LoadedModel, tokens: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
-def test_fast_greedy_tokens_are_those_of_the_reference(tmp_path: Path, variant: dict[str, Any]) -> None:
-    reference = greedy(load_tiny(tmp_path / "tiny", NumericPath.REFERENCE, **variant), PROMPT, 64)
-    fast = greedy(load_tiny(tmp_path / "tiny", NumericPath.FAST, **variant), PROMPT, 64)
-    assert_same_tokens(list(fast), list(reference), max_gap=CLOSE)
-
-
-@pytest.mark.parametrize("keep_packed", [True, False])
-def test_packed_and_expanded_weights_give_the_same_logits(tmp_path: Path, keep_packed: bool) -> None:
-    folder = write_llama(tmp_path / "tiny", quantization=Q4)
-    checkpoint = open_checkpoint(folder)
-    reference = load(checkpoint, NumericPath.REFERENCE, lambda _: None)
-    weights = Weights(checkpoint, mx.float32, keep_packed=keep_packed, expand_rows=2)
-    model = Llama(Config.from_checkpoint(checkpoint.config), weights, NumericPath.FAST)
-    for tokens in (tuple(PROMPT), tuple(PROMPT[:1])):
-        step = model.make_cache(1).begin(StepPlan((RowPlan(0, tokens, 0, (len(tokens) - 1,)),)))
-        ours = np.array(model.head(step.select(model.hidden(step)))[0, 0])
-        assert np.abs(ours - whole_logits(reference, list(tokens))[-1]).max() < CLOSE
+@pytest.mark.parametrize("cpu_kernels", [True, False])
+def test_fast_greedy_tokens_are_those_of_the_reference(
+    tmp_path: Path, variant: dict[str, Any], cpu_kernels: bool
+) -> None:
+    checkpoint = open_checkpoint(write_llama(tmp_path / "tiny", **variant))
+    reference, fast = (load(checkpoint, path, lambda _: None, cpu_kernels=cpu_kernels) for path in REFERENCE_AND_FAST)
+    assert_same_tokens(list(greedy(fast, PROMPT, 64)), list(greedy(reference, PROMPT, 64)), max_gap=CLOSE)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -27,8 +27,8 @@ def packed_bytes(num_weights: int) -> int:
     return num_weights // 2 + num_weights // 32 * BYTES_A_GROUP
 
 
-def weights_bytes(folder: Path, path: NumericPath) -> int:
-    loaded = registry.load(open_checkpoint(folder), path, lambda _: None)
+def weights_bytes(folder: Path, path: NumericPath, cpu_kernels: bool = True) -> int:
+    loaded = registry.load(open_checkpoint(folder), path, lambda _: None, cpu_kernels=cpu_kernels)
     return loaded.weights_bytes
 
 
@@ -45,18 +45,39 @@ def test_the_reference_path_keeps_weights_as_they_are_stored(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_the_fast_path_expands_small_models_and_keeps_the_rows_of_the_embedding_packed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cpu_kernels", [True, False])
+def test_the_fast_path_keeps_weights_packed(tmp_path: Path, cpu_kernels: bool) -> None:
     folder = write_llama(tmp_path / "tiny", quantization=Q4)
-    embedding = VOCAB_SIZE * 64
-    expected = 4 * (NUM_PACKED - embedding) + packed_bytes(embedding) + 4 * NUM_PLAIN
-    assert weights_bytes(folder, NumericPath.FAST) == expected
+    assert weights_bytes(folder, NumericPath.FAST, cpu_kernels) == packed_bytes(NUM_PACKED) + 4 * NUM_PLAIN
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_the_fast_path_keeps_large_models_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_CPU_EXPANDED_BYTES", 4 * NUM_PACKED - 1)
-    folder = write_llama(tmp_path / "tiny", quantization=Q4)
-    assert weights_bytes(folder, NumericPath.FAST) == packed_bytes(NUM_PACKED) + 4 * NUM_PLAIN
+@pytest.mark.parametrize(
+    ("path", "cpu_kernels", "are_built", "arithmetic"),
+    [
+        (NumericPath.FAST, True, True, "native"),
+        (NumericPath.FAST, False, True, "mlx"),
+        (NumericPath.FAST, True, False, "mlx"),
+        (NumericPath.REFERENCE, True, True, "mlx"),
+    ],
+)
+def test_native_kernels_compute_on_the_fast_path_where_they_are_built_and_wanted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: NumericPath,
+    cpu_kernels: bool,
+    are_built: bool,
+    arithmetic: str,
+) -> None:
+    monkeypatch.setattr(registry.kernels, "is_available", lambda: are_built)
+    checkpoint = open_checkpoint(write_llama(tmp_path / "tiny"))
+    assert registry.load(checkpoint, path, lambda _: None, cpu_kernels=cpu_kernels).arithmetic == arithmetic
+
+
+def test_native_kernels_are_for_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "device_name", lambda: "metal")
+    checkpoint = open_checkpoint(write_llama(tmp_path / "tiny"))
+    assert registry.load(checkpoint, NumericPath.FAST, lambda _: None).arithmetic == "mlx"
 
 
 @pytest.mark.parametrize(("token_ids", "num_tokens"), [(None, 1), ((), 0), ((1, 2, 3), 3)])

@@ -34,9 +34,9 @@ def test_claims_nothing_that_this_build_lacks(tmp_path: Path) -> None:
     assert {field.name: value for field, value in capabilities.ListFields()} == dict.fromkeys(flags, False)
 
 
-def test_a_file_without_defaults_means_the_model_s_own_distribution() -> None:
+def test_a_checkpoint_that_says_nothing_gets_a_mild_temperature() -> None:
     sampling = default_sampling({})
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 1.0, 0, 0.0)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == pytest.approx((0.8, 1.0, 0, 0.05))
     assert sampling.repetition_penalty == 1.0
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders
+from tokenizers import AddedToken, Regex, decoders, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
-from models.checkpoint.tokenizer import Tokenizer, parse_tokenizer, read_tokenizer
+from models.checkpoint.tokenizer import EncodeError, Tokenizer, parse_tokenizer, read_tokenizer
 from tests.models.checkpoint.fuzzing import Patches, patched, patches, refusal_of
 from tests.support.tiny_checkpoints import (
     SPECIAL_TOKENS,
@@ -54,6 +54,33 @@ def test_sentencepiece_bytes_join_to_what_the_library_decodes(text: str) -> None
     raw = sentencepiece_tokenizer()
     ids = wrapped(raw).encode(text, add_special_tokens=False)
     assert joined(wrapped(raw), ids).decode() == raw.decode(ids, skip_special_tokens=True)
+
+
+def test_a_text_that_the_tokenizers_expressions_give_up_on_is_an_error_of_ours() -> None:
+    raw = byte_level_tokenizer()
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
+    assert wrapped(raw).encode("axy", add_special_tokens=False)
+    with pytest.raises(EncodeError):
+        wrapped(raw).encode("x" * 60, add_special_tokens=False)
+
+
+def test_a_text_of_half_characters_is_an_error_of_ours() -> None:
+    with pytest.raises(EncodeError):
+        wrapped(byte_level_tokenizer()).encode("a\ud800", add_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"bos_token": "\ud800"}, "bos_token"),
+        ({"eos_token": {"content": "a\udfff"}}, "eos_token"),
+        ({"added_tokens_decoder": {"5": {"content": "\ud800"}}}, "added_tokens_decoder.5"),
+    ],
+)
+def test_a_token_of_half_a_character_is_corrupt(tmp_path: Path, config: dict[str, Any], key: str) -> None:
+    with pytest.raises(CheckpointCorrupt) as caught:
+        read_tokenizer(folder(tmp_path, config))
+    assert caught.value.key == key
 
 
 @settings(max_examples=300)

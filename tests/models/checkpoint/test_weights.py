@@ -11,7 +11,8 @@ import pytest
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointRejected
 from models.checkpoint.weights import Weights
-from models.layers.linear import Linear, QuantizedLinear
+from models.layers.linear import QuantizedLinear
+from models.layers.native_arithmetic import NativeArithmetic
 from models.registry import LoadProgress, load
 from models.step import NumericPath
 from tests.support.tiny_checkpoints import write_llama_gguf
@@ -62,10 +63,22 @@ def test_scales_and_biases_come_in_the_compute_dtype_and_codes_as_stored(tmp_pat
     assert weights.take(f"{module}.biases", (128, 2)).dtype == mx.float32
 
 
-@pytest.mark.parametrize(("keep_packed", "kind"), [(True, QuantizedLinear), (False, Linear)])
-def test_packed_layers_stay_packed_or_are_expanded(tmp_path: Path, keep_packed: bool, kind: type) -> None:
-    weights = weights_of(write_llama(tmp_path / "tiny", quantization=Q4), keep_packed=keep_packed)
-    assert isinstance(weights.linear("model.layers.0.mlp.up_proj", 128, 64), kind)
+def test_native_kernels_take_scales_and_biases_as_stored(tmp_path: Path) -> None:
+    def halve(tensors: dict[str, mx.array]) -> None:
+        tensors.update({name: array.astype(mx.float16) for name, array in tensors.items() if array.dtype == mx.float32})
+        other = "model.layers.1.mlp.up_proj.biases"
+        tensors[other] = tensors[other].astype(mx.bfloat16)
+
+    folder = rewrite(write_llama(tmp_path / "tiny", quantization=Q4, config={"mlp_bias": True}), halve)
+    weights = weights_of(folder, arithmetic=NativeArithmetic())
+    dtypes: list[tuple[mx.Dtype, ...]] = []
+    for index in range(2):
+        layer = weights.linear(f"model.layers.{index}.mlp.up_proj", 128, 64, bias=True)
+        assert isinstance(layer, QuantizedLinear)
+        assert layer.bias is not None
+        dtypes.append((layer.weight.scales.dtype, layer.weight.biases.dtype, layer.bias.dtype))
+    # Scales and biases that differ have no kernel, so they are made the same.
+    assert dtypes == [(mx.float16, mx.float16, mx.float32), (mx.float32, mx.float32, mx.float32)]
 
 
 def test_bytes_are_those_of_what_is_kept(tmp_path: Path) -> None:

@@ -39,6 +39,19 @@ def write(step: Step, tokens: list[int]) -> list[list[float]]:
     return seen
 
 
+def step_state(cache: KVCache, token: int) -> list[mx.array]:
+    """Add a token and return the arrays that were written, not evaluated."""
+    step = cache.begin(plan(0, (token,), cache.length(0)))
+    for layer in range(LAYERS):
+        step.update(layer, entries([token], layer), -entries([token], layer))
+    cache.commit(0, 1)
+    return step.state()
+
+
+def address(array: mx.array) -> int:
+    return np.array(array, copy=False).__array_interface__["data"][0]
+
+
 def expected(tokens: list[int]) -> list[list[float]]:
     return [[sign * round(token + layer / 10, 1) for token in tokens] for layer in range(LAYERS) for sign in (1, -1)]
 
@@ -138,6 +151,15 @@ def test_a_step_can_begin_before_the_one_before_it_is_computed() -> None:
         first.update(layer, entries([1, 2], layer), -entries([1, 2], layer))
     cache.commit(0, 2)
     assert add(cache, 0, [3]) == expected([1, 2, 3])
+
+
+def test_a_token_is_written_in_place() -> None:
+    cache = make_cache()
+    add(cache, 0, list(range(10)))
+    before = [address(array) for array in cache.snapshot(0).keys]
+    for token in range(5):
+        mx.eval(step_state(cache, token))
+    assert [address(array) for array in cache.snapshot(0).keys] == before
 
 
 def test_bytes_are_those_of_whole_blocks() -> None:

@@ -1,6 +1,7 @@
 """Rotary positions against the formula, computed in float64."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -8,9 +9,14 @@ import numpy as np
 import pytest
 
 from models.checkpoint.errors import CheckpointRejected
-from models.layers.rope import Rope, RopeConfig
+from models.layers.arithmetic import Arithmetic
+from models.layers.mlx_arithmetic import MlxArithmetic
+from models.layers.native_arithmetic import NativeArithmetic
+from models.layers.rope import RopeConfig
+from native import kernels
 
 HEAD_DIM = 16
+ARITHMETICS: list[Callable[[], Arithmetic]] = [MlxArithmetic, *([NativeArithmetic] if kernels.is_available() else [])]
 LLAMA3: dict[str, Any] = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -45,16 +51,31 @@ def rotated(x: np.ndarray, raw: dict[str, Any], offset: int) -> np.ndarray:
     return np.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=1)
 
 
+@pytest.mark.parametrize("kind", ARITHMETICS)
 @pytest.mark.parametrize("offset", [0, 1, 300])
 @pytest.mark.parametrize(
     "scaling", [None, {"rope_type": "linear", "factor": 4.0}, LLAMA3], ids=["default", "linear", "llama3"]
 )
-def test_turns_each_pair_by_its_angle(scaling: dict[str, Any] | None, offset: int) -> None:
+def test_turns_each_pair_by_its_angle(
+    kind: Callable[[], Arithmetic], scaling: dict[str, Any] | None, offset: int
+) -> None:
     raw = {"rope_theta": 10_000.0, "rope_scaling": scaling}
     x = np.random.default_rng(3).normal(size=(5, HEAD_DIM))
-    rope = Rope(HEAD_DIM, RopeConfig.from_checkpoint(raw))
-    ours = np.array(rope(mx.array(x.astype(np.float32))[None, None], offset))[0, 0]
+    rotate = kind().rotary(HEAD_DIM, RopeConfig.from_checkpoint(raw)).at(offset, len(x))
+    ours = np.array(rotate(mx.array(x.astype(np.float32))[None, None]))[0, 0]
     assert np.abs(ours - rotated(x, raw, offset)).max() < 2e-4
+
+
+@pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("scaling", [None, {"rope_type": "linear", "factor": 4.0}, LLAMA3])
+def test_native_positions_are_those_of_mlx(scaling: dict[str, Any] | None, traditional: bool) -> None:
+    raw = {"rope_theta": 100_000.0, "rope_scaling": scaling, "rope_traditional": traditional}
+    config = RopeConfig.from_checkpoint(raw)
+    x = mx.array(np.random.default_rng(4).normal(size=(1, 2, 7, HEAD_DIM)).astype(np.float32))
+    ours, theirs = (kind().rotary(HEAD_DIM, config).at(3000, 7)(x) for kind in (NativeArithmetic, MlxArithmetic))
+    # The angles have the same bits; a product and a sum may be rounded once instead of twice.
+    assert np.abs(np.array(ours) - np.array(theirs)).max() < 1e-6
 
 
 def test_the_type_may_stand_under_its_old_name() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.models.parity.equality import assert_bit_equal, load_path
 from tests.models.stepping import greedy
+from tests.models.variants import VARIANTS
 from tests.support.tiny_models import write_llama
 
 pytestmark = [
@@ -17,39 +18,6 @@ pytestmark = [
 ]
 
 NUM_TOKENS = 64
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-Q4: dict[str, Any] = {"group_size": 32, "bits": 4}
-Q8: dict[str, Any] = {"group_size": 64, "bits": 8}
-MIXED: dict[str, Any] = {
-    "group_size": 32,
-    "bits": 4,
-    "model.layers.0.mlp.down_proj": False,
-    "model.layers.1.self_attn.v_proj": {"group_size": 64, "bits": 8},
-    "model.embed_tokens": {"group_size": 32, "bits": 6},
-}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "untied": {},
-    "tied": {"config": {"tie_word_embeddings": True}},
-    "every head its own keys": {"config": {"num_key_value_heads": 4}},
-    "one key head for all": {"config": {"num_key_value_heads": 1}},
-    "head_dim given": {"config": {"head_dim": 32}},
-    "biases": {"config": {"attention_bias": True, "mlp_bias": True}},
-    "rope linear": {"config": {"rope_scaling": {"type": "linear", "factor": 4.0}}},
-    "rope llama3": {"config": {"rope_scaling": LLAMA3, "rope_theta": 500_000.0}},
-    "rope of neighbours": {"config": {"rope_traditional": True}},
-    "4-bit": {"quantization": Q4},
-    "8-bit tied": {"quantization": Q8, "config": {"tie_word_embeddings": True}},
-    "4-bit biases": {"quantization": Q4, "config": {"attention_bias": True, "mlp_bias": True}},
-    "mixed": {"quantization": MIXED},
-    "mixed tied": {"quantization": MIXED, "config": {"tie_word_embeddings": True}},
-    "shards": {"num_shards": 3},
-}
 
 
 def prompt_of(num_tokens: int, seed: int = 7) -> list[int]:

@@ -1,0 +1,90 @@
+"""What a model's layers compute with: one choice, made when the model is loaded, that all of them are built with.
+
+    Arithmetic
+    ├── MlxArithmetic          MLX's own operations: the reference path anywhere, the fast path on a GPU
+    │   └── MlxCpuArithmetic   the same in the forms that are quick on the CPU: the fast path without native kernels
+    └── NativeArithmetic       kernels of our own: the fast path on the CPU
+
+Products with weights that are not packed are MLX's everywhere (`models.layers.linear.Linear`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import mlx.core as mx
+
+from models.layers.quantized import QuantizedMatrix
+from models.layers.rope import RopeConfig
+
+# [..., columns] to [..., rows of the matrix].
+Product = Callable[[mx.array], mx.array]
+# The same for each of several matrices.
+Products = Callable[[mx.array], list[mx.array]]
+# [B, H, T, D] to the same, positions applied.
+Rotate = Callable[[mx.array], mx.array]
+
+
+class Rotary(Protocol):
+    """Rotary positions of one model."""
+
+    def at(self, offset: int, num_tokens: int) -> Rotate:
+        """Return what rotates `num_tokens` tokens, the first at position `offset`: made once a step for all layers."""
+        ...
+
+
+class Arithmetic(Protocol):
+    """The operations between the arrays of a model; none of them waits for the device."""
+
+    @property
+    def name(self) -> Literal["mlx", "native"]:
+        """Whose operations they are."""
+        ...
+
+    @property
+    def keeps_scales(self) -> bool:
+        """Whether scales and biases of packed weights stay as stored, instead of in the compute dtype."""
+        ...
+
+    def product(self, matrix: QuantizedMatrix) -> Product:
+        """Return what multiplies with the transposed matrix."""
+        ...
+
+    def products(self, matrices: Sequence[QuantizedMatrix]) -> Products:
+        """Return what multiplies with several transposed matrices: the bits of a `product` of each."""
+        ...
+
+    def gated_product(self, gate: QuantizedMatrix, up: QuantizedMatrix) -> Product:
+        """Return what joins the products with two transposed matrices by `gate`."""
+        ...
+
+    def take(self, matrix: QuantizedMatrix, indices: mx.array) -> mx.array:
+        """Return the rows at `indices` (integers of any shape) in the compute dtype, [..., columns]."""
+        ...
+
+    def gate(self, gate: mx.array, up: mx.array) -> mx.array:
+        """Return silu(gate) * up. Source: Shazeer 2020, arXiv:2002.05202 (SwiGLU)."""
+        ...
+
+    def rms_norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
+        """Scale the last axis to root mean square 1, then by `weight`. Source: Zhang and Sennrich 2019."""
+        ...
+
+    def rotary(self, head_dim: int, config: RopeConfig) -> Rotary:
+        """Return the rotary positions of heads of width `head_dim`."""
+        ...
+
+    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
+        """Let each of the last T positions look at itself and at what came before it.
+
+        Args:
+            queries: [B, H, T, D].
+            keys: [B, H_kv, L, D].
+            values: [B, H_kv, L, D].
+            scale: multiplies the scores.
+
+        Returns:
+            [B, T, H * D].
+        """
+        ...

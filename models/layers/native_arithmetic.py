@@ -1,0 +1,107 @@
+"""Kernels of our own on the CPU.
+
+What they give for a row depends on that row alone, whatever rows come with it and however many threads share the work.
+So do the operations of MLX that remain between them: sums of two arrays, and positions by neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+import mlx.core as mx
+
+from models.layers.arithmetic import Product, Products, Rotary, Rotate
+from models.layers.mlx_arithmetic import MlxRotary
+from models.layers.quantized import QuantizedMatrix
+from models.layers.rope import RopeConfig, frequencies
+from native import kernels
+
+
+class NativeArithmetic:
+    """Everything in float32; packed weights are read as they are stored."""
+
+    name: Literal["native"] = "native"
+    keeps_scales = True
+
+    def product(self, matrix: QuantizedMatrix) -> Product:
+        """Return what multiplies with the transposed matrix."""
+        codes, scales, biases = matrix.parts
+        form = matrix.group_size, matrix.bits
+        return lambda x: kernels.quantized_linear(x, codes, scales, biases, *form)
+
+    def products(self, matrices: Sequence[QuantizedMatrix]) -> Products:
+        """Return what multiplies with several transposed matrices; those that are packed alike share one job."""
+        places: dict[tuple[int, int], list[int]] = {}
+        for place, matrix in enumerate(matrices):
+            places.setdefault((matrix.group_size, matrix.bits), []).append(place)
+        jobs = [([matrices[place].parts for place in alike], *form) for form, alike in places.items()]
+        if len(jobs) == 1:
+            return lambda x: kernels.quantized_linears(x, *jobs[0])
+        order = [place for alike in places.values() for place in alike]
+
+        def multiply(x: mx.array) -> list[mx.array]:
+            found = [product for job in jobs for product in kernels.quantized_linears(x, *job)]
+            by_place = dict(zip(order, found, strict=True))
+            return [by_place[place] for place in range(len(found))]
+
+        return multiply
+
+    def gated_product(self, gate: QuantizedMatrix, up: QuantizedMatrix) -> Product:
+        """Return what joins the products with two transposed matrices by `gate`, in one job if packed alike."""
+        form = gate.group_size, gate.bits
+        if form == (up.group_size, up.bits):
+            gate_parts, up_parts = gate.parts, up.parts
+            return lambda x: kernels.quantized_swiglu(x, gate_parts, up_parts, *form)
+        both = self.products((gate, up))
+        return lambda x: kernels.swiglu(*both(x))
+
+    def take(self, matrix: QuantizedMatrix, indices: mx.array) -> mx.array:
+        """Return the rows at `indices`, expanding only those."""
+        return kernels.quantized_rows(*matrix.parts, indices, matrix.group_size, matrix.bits)
+
+    def gate(self, gate: mx.array, up: mx.array) -> mx.array:
+        """Return silu(gate) * up."""
+        return kernels.swiglu(gate, up)
+
+    def rms_norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
+        """Scale the last axis to root mean square 1, then by `weight`."""
+        return kernels.rms_norm(x, weight, eps)
+
+    def rotary(self, head_dim: int, config: RopeConfig) -> Rotary:
+        """Return the rotary positions of heads of width `head_dim`."""
+        # No kernel rotates neighbours, which few checkpoints do.
+        return MlxRotary(head_dim, config) if config.traditional else NativeRotary(head_dim, config)
+
+    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
+        """Return [B, T, H * D]."""
+        mixed = kernels.attention(queries, keys, values, scale, is_causal=True)
+        return mx.flatten(mixed, 2)  # [B, T, H, D] -> [B, T, H * D]
+
+
+class NativeRotary:
+    """Rotary positions whose angles are computed once a step, each as MLX computes it."""
+
+    def __init__(self, head_dim: int, config: RopeConfig) -> None:
+        self._angles = (
+            mx.reciprocal(frequencies(head_dim, config))
+            if config.kind == "llama3"
+            else _angles_of_a_token(head_dim, config.theta)
+        )
+        self._position_scale = config.position_scale
+
+    def at(self, offset: int, num_tokens: int) -> Rotate:
+        """Return what rotates `num_tokens` tokens, the first at position `offset`."""
+        positions = mx.arange(offset, offset + num_tokens, dtype=mx.float32)
+        if self._position_scale != 1:
+            positions = positions * self._position_scale
+        angles = positions[:, None] * self._angles  # [T] -> [T, D / 2]
+        return partial(kernels.rotate, cosines=mx.cos(angles), sines=mx.sin(angles))
+
+
+def _angles_of_a_token(head_dim: int, theta: float) -> mx.array:
+    """Return float32 [D / 2] radians: a power of `theta` each, rounded on the way as MLX's operation does."""
+    half = head_dim // 2
+    return mx.exp(mx.arange(0, -half, -1, dtype=mx.float32) * mx.array(math.log(theta) / half, dtype=mx.float32))

@@ -1,0 +1,107 @@
+"""With native kernels a position has the same bits however the tokens are cut, placed and shared among threads."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from models.checkpoint.checkpoint import open_checkpoint
+from models.registry import LoadedModel, load
+from models.step import NumericPath, RowPlan, StepPlan
+from native import kernels
+from tests.models.stepping import REFERENCE_CHUNK_TOKENS, prefill, step_logits
+from tests.models.variants import VARIANTS
+from tests.support.smollm2 import smollm2_path
+from tests.support.tiny_models import write_llama
+
+pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
+
+# Weights that are not packed are multiplied by MLX, whose bits depend on the number of rows.
+PACKED: dict[str, dict[str, Any]] = {
+    name: variant
+    for name, variant in VARIANTS.items()
+    if (packing := variant.get("quantization")) is not None and False not in packing.values()
+}
+PACKED["4-bit rope linear"] = {**PACKED["4-bit"], **VARIANTS["rope linear"]}
+PACKED["4-bit rope llama3"] = {**PACKED["4-bit"], **VARIANTS["rope llama3"]}
+PACKED["4-bit rope of neighbours"] = {**PACKED["4-bit"], **VARIANTS["rope of neighbours"]}
+PROMPT = [int(token) for token in np.random.default_rng(11).integers(0, 256, 300)]
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = kernels.threads()
+    yield
+    kernels.set_threads(before)
+
+
+def load_fast(path: Path) -> LoadedModel:
+    loaded = load(open_checkpoint(path), NumericPath.FAST, lambda _: None)
+    assert loaded.arithmetic == "native"
+    return loaded
+
+
+def whole(loaded: LoadedModel, tokens: Sequence[int]) -> mx.array:
+    """Return the logits [T, V] at every position, computed in one step."""
+    return step_logits(loaded, loaded.model.make_cache(1), tuple(tokens), tuple(range(len(tokens))))
+
+
+def in_chunks(loaded: LoadedModel, tokens: Sequence[int], size: int) -> mx.array:
+    """Return the same, computed in several steps."""
+    cache, parts = loaded.model.make_cache(1), list[mx.array]()
+    for start in range(0, len(tokens), size):
+        chunk = tuple(tokens[start : start + size])
+        parts.append(step_logits(loaded, cache, chunk, tuple(range(len(chunk)))))
+    return mx.concatenate(parts)
+
+
+@pytest.mark.parametrize("variant", PACKED.values(), ids=PACKED.keys())
+def test_logits_have_the_same_bits_in_chunks_of_any_size(tmp_path: Path, variant: dict[str, Any]) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **variant))
+    expected = whole(loaded, PROMPT)
+    for size in (1, 2, 7, 64, 255, 299):
+        assert mx.array_equal(in_chunks(loaded, PROMPT, size), expected), f"chunks of {size}"
+
+
+def test_hidden_states_have_the_same_bits_behind_a_restored_prefix(tmp_path: Path) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
+    cache = loaded.model.make_cache(2)
+    step_logits(loaded, cache, tuple(PROMPT[:270]), ())
+    cache.restore(1, cache.snapshot(0))
+    step = cache.begin(StepPlan((RowPlan(1, tuple(PROMPT[270:]), 270, ()),)))
+    cached = loaded.model.hidden(step)
+    cold = loaded.model.hidden(loaded.model.make_cache(1).begin(StepPlan((RowPlan(0, tuple(PROMPT), 0, ()),))))
+    assert mx.array_equal(cached, cold[:, 270:])
+
+
+def test_logits_have_the_same_bits_wherever_a_row_stands_in_a_step(tmp_path: Path) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
+    hidden = mx.random.normal((1, 40, 64))
+    together = loaded.model.head(hidden)
+    alone = [loaded.model.head(hidden[:, index : index + 1]) for index in range(40)]
+    backwards = loaded.model.head(hidden[:, ::-1])[:, ::-1]
+    assert mx.array_equal(mx.concatenate(alone, axis=1), together)
+    assert mx.array_equal(backwards, together)
+
+
+def test_logits_have_the_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
+    found: list[mx.array] = []
+    for threads in (1, 2, 3, 8):
+        kernels.set_threads(threads)
+        found.append(mx.concatenate([whole(loaded, PROMPT), in_chunks(loaded, PROMPT[:20], 1)]))
+    assert all(mx.array_equal(logits, found[0]) for logits in found)
+
+
+@pytest.mark.real
+def test_a_real_model_has_the_same_bits_however_its_prompt_is_computed() -> None:
+    loaded = load_fast(smollm2_path())
+    prompt = [(index * 7919 + 13) % 49152 for index in range(160)]
+    expected = prefill(loaded, loaded.model.make_cache(1), prompt, REFERENCE_CHUNK_TOKENS)
+    for chunk_tokens, threads in ((1, 2), (7, 1), (64, 1), (159, 2)):
+        kernels.set_threads(threads)
+        found = prefill(loaded, loaded.model.make_cache(1), prompt, chunk_tokens)
+        assert mx.array_equal(found, expected), f"chunks of {chunk_tokens} by {threads} threads"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from gateway.errors import QueueFull, ServerDraining
 
+MIB = 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
@@ -18,12 +20,14 @@ class AdmissionLimits:
         max_requests_per_model: in flight of one model.
         max_waiting: waiting for one of those places.
         max_wait_s: how long one of them waits.
+        max_held_bytes: of all requests that wait or whose answer has not begun.
     """
 
     max_requests: int
     max_requests_per_model: int
     max_waiting: int
     max_wait_s: float
+    max_held_bytes: int = 256 * MIB
 
 
 class Admission:
@@ -35,7 +39,25 @@ class Admission:
         self._running: Counter[str] = Counter()
         self._total = 0
         self._waiting: list[_Waiter] = []
+        self._held_bytes = 0
+        self._holders = 0
         self._is_closed = False
+
+    def hold(self, size: int) -> None:
+        """Keep a request of `size` bytes until `drop` is called with the same number.
+
+        Raises:
+            QueueFull: too many bytes are kept already.
+        """
+        if self._held_bytes + size > self._limits.max_held_bytes:
+            raise QueueFull("request bytes", self._holders)
+        self._held_bytes += size
+        self._holders += 1
+
+    def drop(self, size: int) -> None:
+        """Keep a request of `size` bytes no more."""
+        self._held_bytes -= size
+        self._holders -= 1
 
     async def enter(self, model: str, priority: int = 0, timeout_s: float | None = None) -> None:
         """Take a place for a request of `model`, waiting for one where none is free.

@@ -49,14 +49,15 @@ class BackOff:
         Args:
             now_s: monotonic time.
             served_s: how long the worker had been ready.
-            is_counted: False where it belongs to an incident that was counted already.
+            is_counted: False where it belongs to an incident that was counted already; one that follows a crash
+                without a good run between them counts all the same.
 
         Returns:
             The pause before the next start in seconds, or None when the budget is spent.
         """
         if served_s >= self._limits.good_run_s:
             self._pauses = 0
-        if is_counted:
+        if is_counted or self._pauses:  # Whatever began it, a model that fails again and again does so by itself.
             self._crashes.append(now_s)
         while self._crashes and self._crashes[0] <= now_s - self._limits.budget_window_s:
             self._crashes.popleft()

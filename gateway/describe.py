@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.catalogue import CatalogueModel
 from gateway.errors import LoadError, ModelLoadFailed, load_error
-from gateway.process import Command, ProcessError, run_once
+from gateway.process import Command, ProcessError, RunTimeoutError, run_once
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_AT_ONCE = 2
@@ -47,7 +47,8 @@ class Describer:
                 output = await run_once(command, timeout_s=self.timeout_s, max_output_bytes=MAX_OUTPUT_BYTES)
         except ProcessError as error:
             self.log.warning("checkpoint not described", model=model.name, problem=type(error).__name__)
-            raise ModelLoadFailed(model.name, "its headers could not be read in time.") from error
+            late = " in time" if isinstance(error, RunTimeoutError) else ""
+            raise ModelLoadFailed(model.name, f"its headers could not be read{late}.") from error
         if output.exit.code == 0:
             return self._message(model, output.stdout)
         raise self._failure(model, output.stdout, output.exit.last_lines)

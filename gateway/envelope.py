@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gateway.catalogue import is_name
 from gateway.errors import InvalidField, MalformedRequest, Violation
+from gateway.wire import LENGTH, MAX_FIELD_NUMBER, VARINT, value_at, varint_at
 
 MAX_FIELDS = 16
 MAX_REQUEST_ID_CHARS = 64
@@ -20,14 +21,7 @@ MODEL_FIELD = 1
 REQUEST_ID_FIELD = 2
 PRIORITY_FIELD = 4
 
-VARINT = 0
-FIXED64 = 1
-LENGTH = 2
-FIXED32 = 5
-FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
 WIRE_TYPES = {MODEL_FIELD: LENGTH, REQUEST_ID_FIELD: LENGTH, 3: LENGTH, PRIORITY_FIELD: VARINT}
-MAX_VARINT_BYTES = 10
-MAX_FIELD_NUMBER = (1 << 29) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +47,22 @@ def read_envelope(body: bytes) -> Envelope:
         elif number == REQUEST_ID_FIELD:
             request_id = body[start:end]
         elif number == PRIORITY_FIELD:
-            priority = _signed(_varint(body, start)[0])
+            priority = _signed(varint_at(body, start)[0])
     if not model:
         raise MalformedRequest(f"there is no model among its first {MAX_FIELDS} fields")
     return Envelope(_model(model), _request_id(request_id), _priority(priority))
 
 
-def with_text_field(body: bytes, number: int, text: str) -> bytes:
-    """Return `body` with a string field behind it, whose value wins over an earlier one.
+def text_field(number: int, text: str) -> bytes:
+    """Return a string field; behind a serialized message its value wins over an earlier one.
 
     Args:
-        body: a serialized message.
         number: the field's number, at most 15.
         text: ASCII, at most 16,383 characters.
     """
     size = len(text)
     length = bytes((size,)) if size < 0x80 else bytes((size & 0x7F | 0x80, size >> 7))
-    return b"".join((body, bytes((number << 3 | LENGTH,)), length, text.encode("ascii")))
+    return b"".join((bytes((number << 3 | LENGTH,)), length, text.encode("ascii")))
 
 
 def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
@@ -78,36 +71,14 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
     for _ in range(MAX_FIELDS):
         if position == end:
             return
-        tag, position = _varint(body, position)
+        tag, position = varint_at(body, position)
         number, wire_type = tag >> 3, tag & 7
         if not 0 < number <= MAX_FIELD_NUMBER or WIRE_TYPES.get(number, wire_type) != wire_type:
             raise MalformedRequest(f"field {number} has another type")
-        start, position = _value(body, position, wire_type)
+        start, position = value_at(body, position, wire_type)
         if position > end:
             raise MalformedRequest("it ends within a field")
         yield number, start, position
-
-
-def _value(body: bytes, position: int, wire_type: int) -> tuple[int, int]:
-    """Return where the value at `position` starts and ends; the end may lie behind the body."""
-    if wire_type == LENGTH:
-        size, start = _varint(body, position)
-        return start, start + size
-    if wire_type == VARINT:
-        return position, _varint(body, position)[1]
-    if wire_type in FIXED_BYTES:
-        return position, position + FIXED_BYTES[wire_type]
-    raise MalformedRequest(f"wire type {wire_type} is not used")
-
-
-def _varint(body: bytes, position: int) -> tuple[int, int]:
-    """Return the number at `position` and where the next thing starts."""
-    value = 0
-    for shift, byte in enumerate(body[position : position + MAX_VARINT_BYTES]):
-        value |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            return value, position + shift + 1
-    raise MalformedRequest("a number in it does not end")
 
 
 def _signed(value: int) -> int:

@@ -2,6 +2,7 @@
 
     GatewayError
     ├── RequestError          MalformedRequest  InvalidField  UnsupportedOption  DuplicateRequestId  StreamIdle
+    │                         SlowReader
     ├── ModelError            ModelNotFound  ModelLoading  ModelBackingOff  ModelFailed  ModelUnloading
     │   └── LoadError         ModelLoadFailed  CheckpointRejected  CheckpointCorrupt
     ├── WorkerError           WorkerDied  WorkerStalled  WorkerRestarting
@@ -104,6 +105,15 @@ class StreamIdle(RequestError):
     idle_s: float
 
     text = "No message came for {0.idle_s:g} seconds."
+
+
+@dataclass(eq=False)
+class SlowReader(RequestError):
+    """Raised when a client took nothing of its answer for `waited_s` seconds."""
+
+    waited_s: float
+
+    text = "The client took nothing of its answer for {0.waited_s:.1f} seconds."
 
 
 @dataclass(eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ import grpc.aio
 from structlog.typing import FilteringBoundLogger
 
 from gateway.admission import Admission
+from gateway.body import Body
 from gateway.catalogue import Catalogue
-from gateway.envelope import MODEL_FIELD, REQUEST_ID_FIELD, Envelope, read_envelope, with_text_field
+from gateway.envelope import MODEL_FIELD, REQUEST_ID_FIELD, Envelope, read_envelope, text_field
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -25,22 +25,23 @@ from gateway.errors import (
     ModelBackingOff,
     ModelUnloading,
     StreamIdle,
-    WorkerDied,
     WorkerRestarting,
-    WorkerStalled,
 )
+from gateway.lost_worker import death_of, exit_behind, has_details
 from gateway.model_status import Exit, ExitCause, Instance, Lease, WorkerPool
 from gateway.requests import Request, RequestKey, Requests
-from gateway.status import DETAILS_KEY, status_of
+from gateway.status import status_of
 from gateway.stream_call import StreamCall
+from gateway.write_watch import WriteWatch
 
 PRIVATE_PREFIX = "x-pomona-"
 PASSED_KEYS = frozenset({"traceparent", "tracestate", "x-request-id"})
 BEGUN_GAP_S = 0.02  # a broken call gives empty initial metadata too, but then its end comes at once
-EXIT_KNOWN_S = 0.05  # how long after a broken connection the news of the worker's end may take
-LOST_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+STATUS_LIMIT_S = 1.0  # for a status to be sent to a client that takes nothing
+MAX_RETRIED_BYTES = 1024 * 1024  # a larger request may be what took its worker with it
 BUG_CODES = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL})
 
+Parts = tuple[bytes, bytes]  # of a request: what the client sent, and what is added to it
 Metadata = tuple[tuple[str, str | bytes], ...]
 Call = Any  # a call of grpc.aio that streams its answer, or a StreamCall
 Context = Any  # grpc.aio.ServicerContext
@@ -52,11 +53,13 @@ class RelayLimits:
 
     Attributes:
         max_request_s: the whole of it, where the client gave no shorter deadline.
-        first_message_s: until the first message of a client's stream.
+        first_message_s: until the first message of a client.
+        slow_reader_s: how long a client may take nothing of what waits for it.
     """
 
     max_request_s: float
     first_message_s: float
+    slow_reader_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,6 @@ class Exchange:
     def __init__(self, method: str, request_streams: bool, context: Context, parts: RelayParts) -> None:
         """Begin to handle an RPC of `method` in the current task."""
         self.rest: AsyncIterator[bytes] = _nothing()
-        self.events_sent = 0
         self._method = method
         self._request_streams = request_streams
         self._context = context
@@ -98,6 +100,8 @@ class Exchange:
         max_s = parts.limits.max_request_s
         self._deadline_s = self._started_s + (max_s if limit_s is None else min(limit_s, max_s))
         self._request: Request | None = None
+        self._watch: WriteWatch | None = None
+        self._held_bytes = 0
         self._is_admitted = False
         self._has_begun = False
         self._outcome = "CANCELLED"
@@ -122,30 +126,52 @@ class Exchange:
         """Bring the request to a worker and return the first message of its answer, None where it has none.
 
         Args:
-            source: the request's bytes, or the iterator over the client's stream.
+            source: the iterator over the client's messages.
 
         Raises:
             GatewayError: the request was not taken, or its worker failed.
             AioRpcError: the status that the worker gave.
         """
-        body: bytes = await self._first_message(source) if self._request_streams else source
+        body = await self._first_message()
         envelope = read_envelope(body)
         model = self._parts.catalogue.resolve(envelope.model)
         request = self._note(model.name, envelope.request_id or secrets.token_hex(8))
-        if envelope.model != model.name:
-            body = with_text_field(body, MODEL_FIELD, model.name)
+        added = b"" if envelope.model == model.name else text_field(MODEL_FIELD, model.name)
         if not envelope.request_id:
-            body = with_text_field(body, REQUEST_ID_FIELD, request.key.request_id)
+            added += text_field(REQUEST_ID_FIELD, request.key.request_id)
+        self._parts.admission.hold(len(body))
+        self._held_bytes = len(body)
         await self._parts.admission.enter(model.name, envelope.priority, self._remaining_s())
         self._is_admitted = True
         metadata = self._metadata(request, envelope)
         try:
-            return await self._attempt(request, body, source, metadata)
+            first = await self._attempt(request, (body, added), source, metadata)
         except _WorkerLost:
             self._drop_worker(request)
-            if self._request_streams:
+            if self._request_streams or len(body) > MAX_RETRIED_BYTES:
                 raise WorkerRestarting(request.model) from None
-        return await self._second_attempt(request, body, source, metadata)
+            first = await self._second_attempt(request, (body, added), source, metadata)
+        self._release_bytes()
+        return first
+
+    @property
+    def request(self) -> Request:
+        """The request; there is one once it has begun."""
+        if self._request is None:
+            raise RuntimeError("the exchange has not begun")
+        return self._request
+
+    @property
+    def events_sent(self) -> int:
+        """How many messages the client has taken."""
+        return self._request.events_sent if self._request is not None else 0
+
+    async def write(self, message: bytes) -> None:
+        """Have the client take a message."""
+        self.request.is_writing = True
+        await self._context.write(message)
+        self.request.is_writing = False
+        self.request.events_sent += 1
 
     async def finish(self) -> None:
         """Take over the worker's trailers; its answer is complete and its status OK."""
@@ -162,7 +188,14 @@ class Exchange:
             code, message = explained.code(), explained.details() or ""
             trailers = tuple(explained.trailing_metadata() or ())
         self._outcome = code.name
-        await self._context.abort(code, message, trailers)
+        if self._request is not None:
+            self._request.leaves()
+        try:
+            async with asyncio.timeout(STATUS_LIMIT_S):
+                await self._context.abort(code, message, trailers)
+        except TimeoutError:
+            # The library has the status and sends it once the client takes what is before it.
+            raise asyncio.CancelledError from None
 
     async def _fail_if_aborted(self) -> None:
         """End the RPC with its status where the gateway ended it, not the client; else return, to be cancelled."""
@@ -174,20 +207,24 @@ class Exchange:
 
     def _close(self) -> None:
         """Let go of everything that the RPC held."""
+        if self._watch is not None:
+            self._watch.close()
+        self._release_bytes()
         if self._request is not None:
             self._drop_worker(self._request)
             self._parts.requests.remove(self._request)
         self._leave()
         self._log_end()
 
-    async def _first_message(self, source: AsyncIterator[bytes]) -> bytes:
+    async def _first_message(self) -> bytes:
+        """Return the first message; unlike the iterator over all of them, the call keeps no reference to it."""
         limit_s = self._parts.limits.first_message_s
         try:
             async with asyncio.timeout(min(limit_s, self._remaining_s())):
-                message = await anext(aiter(source), None)
+                message = await self._context.read()
         except TimeoutError:
             raise StreamIdle(limit_s) from None
-        if message is None:
+        if not isinstance(message, bytes):
             raise MalformedRequest("the stream ended before its first message")
         return message
 
@@ -198,6 +235,7 @@ class Exchange:
         request = Request(RequestKey("", request_id), model, self._method, task)
         self._parts.requests.add(request)
         self._request = request
+        self._watch = WriteWatch(request, self._deadline_s, self._parts.limits.slow_reader_s)
         return request
 
     def _metadata(self, request: Request, envelope: Envelope) -> Metadata:
@@ -211,8 +249,10 @@ class Exchange:
             ("x-pomona-principal", request.key.principal),
         )
 
-    async def _attempt(self, request: Request, body: bytes, source: Any, metadata: Metadata) -> bytes | None:
+    async def _attempt(self, request: Request, body: Parts, source: Any, metadata: Metadata) -> bytes | None:
         """Call a worker and return the first message of its answer."""
+        if request.error is not None:
+            raise request.error
         self._lease = await self._parts.workers.acquire(request.model, self._remaining_s())
         instance = self._lease.instance
         call = self._start(instance, body, source, (*metadata, ("x-pomona-secret", instance.secret)))
@@ -230,7 +270,7 @@ class Exchange:
         self._has_begun = True
         return first
 
-    async def _second_attempt(self, request: Request, body: bytes, source: Any, metadata: Metadata) -> bytes | None:
+    async def _second_attempt(self, request: Request, body: Parts, source: Any, metadata: Metadata) -> bytes | None:
         """Call the next worker after the one that went away before it began."""
         try:
             return await self._attempt(request, body, source, metadata)
@@ -239,13 +279,14 @@ class Exchange:
         except ModelBackingOff as error:
             raise WorkerRestarting(request.model, error.retry_after_s) from None
 
-    def _start(self, instance: Instance, body: bytes, source: Any, metadata: Metadata) -> Call:
+    def _start(self, instance: Instance, body: Parts, source: Any, metadata: Metadata) -> Call:
         channel: Any = instance.channel
         if self._request_streams:
             stream = channel.stream_stream(self._method)(timeout=self._remaining_s(), metadata=metadata)
-            call = StreamCall(stream, body, source)
+            call = StreamCall(stream, b"".join(body), source)
         else:
-            call = channel.unary_stream(self._method)(body, timeout=self._remaining_s(), metadata=metadata)
+            method = channel.unary_stream(self._method, request_serializer=Body.take)
+            call = method(Body(*body), timeout=self._remaining_s(), metadata=metadata)
         self._call = call
         self.rest = aiter(call)
         call.add_done_callback(self._call_done)
@@ -256,8 +297,6 @@ class Exchange:
         """Hold the worker no longer than the call lasts, however slow the client reads."""
         if self._lease is not None:
             self._lease.release()
-        if self._has_begun:
-            self._leave()
 
     def _worker_gone(self, _exit: asyncio.Future[Exit]) -> None:
         if self._call is not None:
@@ -267,12 +306,14 @@ class Exchange:
         self._has_begun = bool(initial)
         public = tuple((key, value) for key, value in initial if not key.startswith(PRIVATE_PREFIX))
         if public:
+            self.request.is_writing = True
             await self._context.send_initial_metadata(public)
+            self.request.is_writing = False
 
     async def _was_lost(self, request: Request, instance: Instance, error: BaseException) -> bool:
         """Say whether the worker went away under the call; one that was unloaded says so."""
         if isinstance(error, grpc.aio.AioRpcError):
-            ended = await _exit_behind(error, instance)
+            ended = await exit_behind(error, instance)
         elif request.error is None and not _is_cancelled() and instance.exit.done():
             ended = instance.exit.result()
         else:
@@ -287,10 +328,10 @@ class Exchange:
         if not isinstance(error, grpc.aio.AioRpcError):
             return self._bug(error, type(error).__name__)
         if self._lease is not None:
-            ended = await _exit_behind(error, self._lease.instance)
+            ended = await exit_behind(error, self._lease.instance)
             if ended is not None:
                 return self._death(ended)
-        if error.code() in BUG_CODES and not _has_details(error):
+        if error.code() in BUG_CODES and not has_details(error):
             return self._bug(error, error.code().name)
         return error
 
@@ -300,13 +341,7 @@ class Exchange:
         return InternalError(incident)
 
     def _death(self, ended: Exit) -> GatewayError:
-        model = self._request.model if self._request is not None else ""
-        if ended.cause is ExitCause.UNLOADED:
-            return ModelUnloading(model)
-        if ended.cause is ExitCause.STALLED:
-            return WorkerStalled(model, self.events_sent)
-        name = signal.Signals(ended.signal).name if ended.signal is not None else ""
-        return WorkerDied(model, self.events_sent, name, ended.code)
+        return death_of(ended, self._request.model if self._request is not None else "", self.events_sent)
 
     def _drop_worker(self, request: Request) -> None:
         request.waits()
@@ -322,6 +357,11 @@ class Exchange:
         if self._is_admitted and self._request is not None:
             self._is_admitted = False
             self._parts.admission.leave(self._request.model)
+
+    def _release_bytes(self) -> None:
+        held, self._held_bytes = self._held_bytes, 0
+        if held:
+            self._parts.admission.drop(held)
 
     def _remaining_s(self) -> float:
         remaining_s = self._deadline_s - time.monotonic()
@@ -339,18 +379,6 @@ class Exchange:
             events_sent=self.events_sent,
             duration_ms=round((time.monotonic() - self._started_s) * 1000, 1),
         )
-
-
-async def _exit_behind(error: grpc.aio.AioRpcError, instance: Instance) -> Exit | None:
-    """Return how the worker ended where that is what broke the call; None where the worker itself gave the status."""
-    if error.code() not in LOST_CODES or _has_details(error):
-        return None
-    await asyncio.wait([instance.exit], timeout=EXIT_KNOWN_S)
-    return instance.exit.result() if instance.exit.done() else Exit(ExitCause.DIED)
-
-
-def _has_details(error: grpc.aio.AioRpcError) -> bool:
-    return any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
 
 
 def _is_cancelled() -> bool:

@@ -11,9 +11,12 @@ FOLDERS = re.compile(r"[^\s'\"(]*/")
 
 
 def words_of(ended: Exit) -> str:
-    """Return the exit code or signal and the last line that the worker wrote, without any folder's path."""
+    """Return the exit code or signal and the last line that tells a failure, without any folder's path.
+
+    What a worker logs at info in the course of its life explains no end.
+    """
     how = "stalled" if ended.cause is ExitCause.STALLED else _code_or_signal(ended)
-    said = [_sentence(line).strip() for line in ended.last_words if line.strip()]
+    said = [_sentence(line).strip() for line in ended.last_words if line.strip() and not _is_routine(line)]
     return f"{how}: {without_folders(said[-1])}"[:MAX_CHARS] if said else how
 
 
@@ -27,6 +30,10 @@ def signal_name(number: int | None) -> str:
 def without_folders(text: str) -> str:
     """Return `text` with every path cut down to its last part, and so with anything else that has a slash."""
     return FOLDERS.sub("", text)
+
+
+def _is_routine(line: str) -> bool:
+    return json_object(line).get("level") in {"debug", "info"}
 
 
 def _sentence(line: str) -> str:

@@ -80,6 +80,11 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """Its worker takes no more requests and is about to end, though nobody here asked it to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """Its worker's process is gone.
 
@@ -106,7 +111,7 @@ class PauseOver:
     number: int
 
 
-Event = Wanted | Unwanted | Progressed | Ready | Suspected | Recovered | Exited | Idle | PauseOver
+Event = Wanted | Unwanted | Progressed | Ready | Suspected | Recovered | Leaving | Exited | Idle | PauseOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,10 @@ class Lifecycle:
         if self.state is S.DEGRADED:
             self._enter(S.ACTIVE)
 
+    def leaving(self, _: Leaving) -> Effect | None:
+        """Follow `Leaving`: its requests may finish, and while the model is wanted another worker follows."""
+        return self._leave(DEFAULT_GRACE_S) if self.state in {S.ACTIVE, S.DEGRADED} else None
+
     def exited(self, event: Exited) -> Effect | None:
         """Follow `Exited`: unloaded as asked, failed for good, or again after a pause."""
         served_s = 0.0 if self._ready_at_s is None else self._now() - self._ready_at_s
@@ -296,6 +305,7 @@ _STEPS: Mapping[type[Event], Callable[[Lifecycle, Any], Effect | None]] = {
     Ready: Lifecycle.ready,
     Suspected: Lifecycle.suspected,
     Recovered: Lifecycle.recovered,
+    Leaving: Lifecycle.leaving,
     Exited: Lifecycle.exited,
     Idle: Lifecycle.idle,
     PauseOver: Lifecycle.pause_over,

@@ -1,4 +1,4 @@
-"""Log lines: written to standard error, and kept for StreamLogs.
+"""Log lines: written by `log_output.py`, and kept for StreamLogs.
 
 A line holds what happened and to which request; never a prompt, an answer or audio, and at info and above no path.
 """
@@ -12,10 +12,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TextIO, cast
+from typing import Any, Protocol, cast
 
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor, WrappedLogger
+
+from gateway.log_output import Style
 
 MAX_WAITING_LINES = 1000  # of one follower; older ones are dropped and counted
 MAX_FIELDS = 32
@@ -103,20 +105,29 @@ class LogFollower:
         self._forget(self)
 
 
-def make_log(
-    ring: LogRing, level: str, style: Literal["json", "console"], stream: TextIO | None = None
-) -> FilteringBoundLogger:
-    """Return a logger that writes to `stream` (standard error) and to `ring` what is at least `level`."""
-    output = stream or sys.stderr
+class LineStream(Protocol):
+    """What lines are written to, with their ends; must neither wait nor raise."""
+
+    def isatty(self) -> bool:
+        """Say whether a person looks at it directly."""
+        ...
+
+    def write(self, text: str, /) -> object:
+        """Take a line."""
+        ...
+
+
+def make_log(ring: LogRing, level: str, style: Style, stream: LineStream) -> FilteringBoundLogger:
+    """Return a logger that writes to `stream` and to `ring` what is at least `level`."""
     render: tuple[Processor, ...] = (
         (structlog.processors.format_exc_info, structlog.processors.JSONRenderer())
         if style == "json"
-        else (structlog.dev.ConsoleRenderer(colors=output.isatty()),)
+        else (structlog.dev.ConsoleRenderer(colors=stream.isatty()),)
     )
     return cast(
         "FilteringBoundLogger",
         structlog.wrap_logger(
-            structlog.WriteLogger(output),
+            _Writer(stream),
             wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
             processors=[
                 structlog.processors.add_log_level,
@@ -126,6 +137,17 @@ def make_log(
             ],
         ),
     )
+
+
+class _Writer:
+    """The end of structlog's chain: lines of every level are written alike."""
+
+    def __init__(self, stream: LineStream) -> None:
+        self._write = stream.write
+        self.debug = self.info = self.warning = self.error = self._line
+
+    def _line(self, text: str) -> None:
+        self._write(text + "\n")
 
 
 class _Keeper:
@@ -138,11 +160,11 @@ class _Keeper:
     def __call__(
         self, _logger: WrappedLogger, _method: str, event: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
-        """Copy `event`, a trace shortened to the name of its exception, and pass it on as it is."""
+        """Copy `event` without its detail, a trace shortened to its exception's name, and pass it on as it is."""
         extra = {
             key: _text(value)
             for key, value in list(event.items())[:MAX_FIELDS]
-            if key not in {"event", "level", "timestamp", "model", "instance_id", "exc_info"}
+            if key not in {"event", "level", "timestamp", "model", "instance_id", "exc_info", "detail"}
         }
         if event.get("exc_info"):
             extra["exception"] = _exception_name(event["exc_info"])

@@ -47,7 +47,7 @@ class ProcessError(Exception):
 
 
 class SpawnError(ProcessError):
-    """Raised when the system starts no process."""
+    """Raised when the system starts no process, or has nothing left to watch it with; says which."""
 
 
 class SettingsTooLargeError(ProcessError):
@@ -95,6 +95,9 @@ class Child:
         lifeline: write end of its lifeline, closed once it is reaped.
         outputs: read ends of its standard output and error, each with what takes its bytes.
         last_lines: what its standard error ended with; still growing while it runs.
+
+    Raises:
+        OSError, RuntimeError: it cannot be watched; the descriptors and the process stay the caller's.
     """
 
     def __init__(self, pid: int, lifeline: int, outputs: Mapping[int, Sink], last_lines: deque[str]) -> None:
@@ -103,10 +106,15 @@ class Child:
         self._last_lines = last_lines
         self._loop = asyncio.get_running_loop()
         self.exit: asyncio.Future[ChildExit] = self._loop.create_future()
-        self._pumps = [_Pump(self._loop, fd, sink) for fd, sink in outputs.items()]
         self._reap_lock = threading.Lock()
         self._is_reaped = False
-        threading.Thread(target=self._reap, name=f"reap-{pid}", daemon=True).start()
+        self._pumps: list[_Pump] = []
+        with contextlib.ExitStack() as begun:
+            for fd, sink in outputs.items():
+                self._pumps.append(_Pump(self._loop, fd, sink))
+                begun.callback(self._loop.remove_reader, fd)
+            threading.Thread(target=self._reap, name=f"reap-{pid}", daemon=True).start()
+            begun.pop_all()
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to the child and its descendants; nothing is sent once it is reaped."""
@@ -140,12 +148,14 @@ class Child:
             self._loop.call_soon_threadsafe(self._finish, os.waitstatus_to_exitcode(status))
 
     def _finish(self, exit_code: int) -> None:
-        for pump in self._pumps:
-            pump.finish()
         ended_by = -exit_code if exit_code < 0 else None
         code = exit_code if exit_code >= 0 else None
-        if not self.exit.done():
-            self.exit.set_result(ChildExit(code, ended_by, tuple(self._last_lines)[-LAST_LINES:]))
+        try:
+            for pump in self._pumps:
+                pump.finish()
+        finally:  # Whatever becomes of its last lines, its end is told.
+            if not self.exit.done():
+                self.exit.set_result(ChildExit(code, ended_by, tuple(self._last_lines)[-LAST_LINES:]))
 
 
 def spawn(command: Command, settings: bytes, on_line: OnLine) -> Child:
@@ -213,32 +223,42 @@ def _line_sink(stream: str, on_line: OnLine) -> Sink:
 
 
 def _spawn(command: Command, settings: bytes, sinks: tuple[Sink, Sink], last_lines: deque[str]) -> Child:
-    _make_descriptors_private()
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as childs:
-        null = _for_child(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), childs)
-        lifeline_read, lifeline = _pipe(ours, childs, child_reads=True)
-        out_write, out = _pipe(ours, childs, child_reads=False)
-        error_write, error = _pipe(ours, childs, child_reads=False)
-        settings_read = _filled_pipe(settings, childs)
-        targets = {0: null, 1: out_write, 2: error_write, LIFELINE_FD: lifeline_read, SETTINGS_FD: settings_read}
-        pid = _posix_spawn(command, targets | {TURN_FD: null})
-        ours.pop_all()
-    return Child(pid, lifeline, dict(zip((out, error), sinks, strict=True)), last_lines)
+    """Start a child; where that fails, nothing of it is left, and the reason is a `SpawnError`."""
+    try:
+        _make_descriptors_private()
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as childs:
+            null = _for_child(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), childs)
+            lifeline_read, lifeline = _pipe(ours, childs, child_reads=True)
+            out_write, out = _pipe(ours, childs, child_reads=False)
+            error_write, error = _pipe(ours, childs, child_reads=False)
+            settings_read = _filled_pipe(settings, childs)
+            targets = {0: null, 1: out_write, 2: error_write, LIFELINE_FD: lifeline_read, SETTINGS_FD: settings_read}
+            pid = _posix_spawn(command, targets | {TURN_FD: null})
+            ours.callback(_kill_and_reap, pid)
+            child = Child(pid, lifeline, dict(zip((out, error), sinks, strict=True)), last_lines)
+            ours.pop_all()
+    except OSError as problem:
+        raise SpawnError(os.strerror(problem.errno or 0)) from problem
+    except RuntimeError as problem:  # That is how Python says that the system starts no thread.
+        raise SpawnError("no thread to watch it") from problem
+    return child
 
 
 def _posix_spawn(command: Command, targets: Mapping[int, int]) -> int:
-    try:
-        return os.posix_spawn(
-            command.argv[0],
-            command.argv,
-            command.environment,
-            file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in targets.items()],
-            setpgroup=0,
-            setsigmask=(),
-            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
-        )
-    except OSError as error:
-        raise SpawnError(os.strerror(error.errno or 0)) from error
+    return os.posix_spawn(
+        command.argv[0],
+        command.argv,
+        command.environment,
+        file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in targets.items()],
+        setpgroup=0,
+        setsigmask=(),
+        setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+    )
+
+
+def _kill_and_reap(pid: int) -> None:
+    _kill_group(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def _make_descriptors_private() -> None:
@@ -251,8 +271,10 @@ def _make_descriptors_private() -> None:
 
 def _for_child(fd: int, childs: contextlib.ExitStack) -> int:
     """Move a descriptor above all target numbers, so that no later `dup2` overwrites it and none is onto itself."""
-    safe_fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SAFE_FD)
-    os.close(fd)
+    try:
+        safe_fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_SAFE_FD)
+    finally:
+        os.close(fd)
     childs.callback(os.close, safe_fd)
     return safe_fd
 
@@ -270,8 +292,8 @@ def _filled_pipe(data: bytes, childs: contextlib.ExitStack) -> int:
     if len(data) > MAX_SETTINGS_BYTES:
         raise SettingsTooLargeError(f"{len(data)} bytes, at most {MAX_SETTINGS_BYTES}")
     read_end, write_end = os.pipe()
-    safe_read_end = _for_child(read_end, childs)
     with open(write_end, "wb") as pipe:  # noqa: PTH123 - a descriptor, not a path
+        safe_read_end = _for_child(read_end, childs)
         pipe.write(data)
     return safe_read_end
 

@@ -6,7 +6,7 @@ the older one's, and one servicer answers for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import grpc
@@ -14,6 +14,9 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import Default, DescriptorPool
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from structlog.typing import FilteringBoundLogger
+
+from gateway.services.registration import ServicersEdge, read_message
 
 OLD_PACKAGE = "grpc.reflection.v1alpha"
 NEW_PACKAGE = "grpc.reflection.v1"
@@ -21,17 +24,50 @@ METHOD = "ServerReflectionInfo"
 SERVICE_NAMES = (f"{OLD_PACKAGE}.ServerReflection", f"{NEW_PACKAGE}.ServerReflection")
 
 
-def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
-    """Have `server` describe `services` (full names), and reflection itself."""
+def add_reflection(server: grpc.aio.Server, services: Iterable[str], log: FilteringBoundLogger) -> None:
+    """Have `server` describe `services` (full names), and reflection itself; `log` takes what should not happen."""
     names = (*services, *SERVICE_NAMES)
-    servicer: Any = reflection.aio.ReflectionServicer(names, pool=_pool(names))
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    servicer: Any = reflection.aio.ReflectionServicer(names, pool=_Symbols(_pool(names)))
+
+    async def answer(bodies: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        async with ServicersEdge(context, log):
+            async for response in servicer.ServerReflectionInfo(_read(bodies), context):
+                yield response
+
+    handler: grpc.RpcMethodHandler[bytes, Any] = grpc.stream_stream_rpc_method_handler(
+        answer, response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString
     )
     handlers = tuple(grpc.method_handlers_generic_handler(name, {METHOD: handler}) for name in SERVICE_NAMES)
     server.add_generic_rpc_handlers(handlers)
+
+
+async def _read(bodies: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async for body in bodies:
+        yield read_message(reflection_pb2.ServerReflectionRequest, body)
+
+
+class _Symbols:
+    """A pool that finds the file of every symbol that a client may name; the library's own knows no methods."""
+
+    def __init__(self, pool: DescriptorPool) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:  # noqa: N802 - the pool's name
+        """Return the file that declares `symbol`.
+
+        Raises:
+            KeyError: none does.
+        """
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            service, _, method = symbol.rpartition(".")
+            if method not in self._pool.FindServiceByName(service).methods_by_name:
+                raise
+            return self._pool.FindFileContainingSymbol(service)
 
 
 def _pool(services: Iterable[str]) -> DescriptorPool:

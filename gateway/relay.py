@@ -2,7 +2,7 @@
 
 Bodies are never decoded. Every kind of RPC takes the way of `exchange.py`; what differs is how gRPC hands over the
 request and takes the answer. A worker is always called as if it streamed its answer: on the wire that is the same, and
-only so its initial metadata shows when it begins, not when it is done. What runs for every message is three lines.
+only so its initial metadata shows when it begins, not when it is done. What runs for every message is five lines.
 
 Traps that are minded here: grpc#43462 (a call that is dropped without `cancel()` lives on), grpc#43360 (a handler that
 swallows `CancelledError` leaks).
@@ -55,7 +55,11 @@ class Relay(grpc.GenericRpcHandler):
 
 
 def _handler(method: str, cardinality: Cardinality, parts: RelayParts) -> Handler:
-    """Make a handler without serializers, so that messages stay bytes."""
+    """Make a handler without serializers, so that messages stay bytes.
+
+    For the library every request is a stream, of one message where the method says so: on the wire that is the same,
+    and only so the library does not keep a large request for as long as it is answered.
+    """
     streams = cardinality.request_streams
 
     async def answer(source: Any, context: Any) -> bytes:
@@ -72,19 +76,15 @@ def _handler(method: str, cardinality: Cardinality, parts: RelayParts) -> Handle
         async with Exchange(method, streams, context, parts) as exchange:
             message = await exchange.begin(source)
             if message is not None:
-                await context.write(message)
-                exchange.events_sent = 1
+                await exchange.write(message)
+                request = exchange.request
                 async for message in exchange.rest:
+                    request.is_writing = True
                     await context.write(message)
-                    exchange.events_sent += 1
+                    request.is_writing = False
+                    request.events_sent += 1
             await exchange.finish()
 
-    return _MAKERS[cardinality](stream if cardinality.response_streams else answer)
-
-
-_MAKERS = {
-    Cardinality(False, False): grpc.unary_unary_rpc_method_handler,
-    Cardinality(False, True): grpc.unary_stream_rpc_method_handler,
-    Cardinality(True, False): grpc.stream_unary_rpc_method_handler,
-    Cardinality(True, True): grpc.stream_stream_rpc_method_handler,
-}
+    if cardinality.response_streams:
+        return grpc.stream_stream_rpc_method_handler(stream)
+    return grpc.stream_unary_rpc_method_handler(answer)

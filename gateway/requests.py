@@ -20,15 +20,28 @@ class RequestKey:
 
 
 class Request:
-    """One request between its admission and its status; runs within one task."""
+    """One request between its admission and its status; runs within one task.
+
+    Attributes:
+        key: what it is known by.
+        model: canonical name.
+        method: full name of the RPC.
+        start_time_s: when it came, seconds since 1970.
+        events_sent: messages that its client has taken.
+        is_writing: whether its task waits for its client to take something.
+        instance: the worker that has it.
+        error: why it was aborted.
+    """
 
     __slots__ = (
         "_cancel_call",
         "_is_interrupted",
+        "_is_leaving",
         "_task",
         "error",
         "events_sent",
         "instance",
+        "is_writing",
         "key",
         "method",
         "model",
@@ -42,10 +55,12 @@ class Request:
         self.method = method
         self.start_time_s = time.time()
         self.events_sent = 0
+        self.is_writing = False
         self.instance: Instance | None = None
         self.error: GatewayError | None = None
         self._task = task
         self._is_interrupted = False
+        self._is_leaving = False
         self._cancel_call: Callable[[], object] | None = None
 
     def called(self, instance: Instance, cancel_call: Callable[[], object]) -> None:
@@ -59,14 +74,19 @@ class Request:
         self._cancel_call = None
 
     def abort(self, error: GatewayError) -> None:
-        """End the request with `error`; the first error stays."""
-        if self.error is not None:
+        """End the request with `error`, whatever its task waits for; the first error stays."""
+        if self._is_leaving:
             return
-        self.error = error
+        if self.error is None:
+            self.error = error
         if self._cancel_call is not None:
             self._cancel_call()
-        else:
+        if (self._cancel_call is None or self.is_writing) and not self._is_interrupted:
             self._is_interrupted = self._task.cancel()
+
+    def leaves(self) -> None:
+        """Note that its status is on its way, which `abort` must not break off."""
+        self._is_leaving = True
 
     def take_abort(self) -> GatewayError | None:
         """Return why it was aborted, None where its client went away: then cancellation goes on.

@@ -24,6 +24,7 @@ from gateway.describe import MAX_AT_ONCE, Describer
 from gateway.errors import ServerDraining
 from gateway.exchange import RelayLimits, RelayParts
 from gateway.health import Health
+from gateway.log_output import LogOutput, library_lines, standard_error
 from gateway.logs import LogRing, make_log
 from gateway.process import Command
 from gateway.reflection import add_reflection
@@ -34,13 +35,14 @@ from gateway.services.model import ModelService
 from gateway.services.registration import add_service
 from gateway.services.server import ServerService
 from gateway.settings import GrpcSettings, Settings, SettingsError, process_environment
-from gateway.sockets import SocketFolder
+from gateway.sockets import PARENT, SocketFolder
 from gateway.worker_starter import WorkerStarter, worker_environment
 from gateway.workers import Workers
 
 __all__ = ["Gateway", "ListenError", "serve"]
 
 END_LIMIT_S = 2.0  # for requests that were ended to leave, once the grace is over
+LAST_LINES_S = 1.0  # for the last log lines to be written
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 WORKER_COMMAND = (sys.executable, "-P", "-m", "worker")
 RELAYED = (generation_pb2.DESCRIPTOR.services_by_name["GenerationService"],)
@@ -62,14 +64,15 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stops.ask)
-    try:
-        announce(await gateway.start())
-        await stops.first.wait()
-        await gateway.drain_or_hurry(stops.second)
-    finally:
-        await gateway.stop()
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
+    with library_lines(gateway.log):
+        try:
+            announce(await gateway.start())
+            await stops.first.wait()
+            await gateway.drain_or_hurry(stops.second)
+        finally:
+            await gateway.stop(stops.second)
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
 
 
 class Gateway:
@@ -83,27 +86,34 @@ class Gateway:
             worker_command: the program of workers with its first arguments.
 
         Raises:
-            ListenError: the address is not one that this server may listen at.
+            ListenError: the address is not one that this server may listen at, or workers have no place to listen.
             SettingsError: the models' names contradict each other.
         """
         self.settings = settings
         self._address: Address = parse_address(settings.listen)
         self._ring = LogRing(settings.logs.kept_lines)
-        self._log = make_log(self._ring, settings.logs.level, settings.logs.format)
+        self._output = LogOutput(standard_error(), settings.logs.format)
+        self.log = make_log(self._ring, settings.logs.level, settings.logs.format, self._output)
         self._command = Command(worker_command, worker_environment(process_environment()))
-        self._catalogue = _catalogue(settings, self._command, self._log)
+        self._catalogue = _catalogue(settings, self._command, self.log)
         limits = settings.limits
         self._admission = Admission(
-            AdmissionLimits(limits.max_requests, limits.max_requests_per_model, limits.max_waiting, limits.max_wait_s)
+            AdmissionLimits(
+                limits.max_requests,
+                limits.max_requests_per_model,
+                limits.max_waiting,
+                limits.max_wait_s,
+                limits.max_held_bytes,
+            )
         )
         self._requests = Requests()
-        self._sockets = SocketFolder()
-        self._workers = _workers(settings, self._catalogue, self._sockets, self._command, self._log)
+        self._sockets = _socket_folder()
+        self._workers = _workers(settings, self._catalogue, self._sockets, self._command, self.log)
         self._server = grpc.aio.server(options=_options(settings.grpc))
         self._services = self._add_services()
         self._health = Health(self._services, self._catalogue, self._workers)
-        add_service(self._server, health.SERVICE, self._health, self._log)
-        add_reflection(self._server, (*self._services, health.SERVICE.full_name))
+        add_service(self._server, health.SERVICE, self._health, self.log)
+        add_reflection(self._server, (*self._services, health.SERVICE.full_name), self.log)
         self._follower: asyncio.Task[None] | None = None
         self._is_bound = False
 
@@ -118,7 +128,7 @@ class Gateway:
         await self._workers.start()
         self._follower = asyncio.create_task(self._health.follow(), name="health")
         await self._server.start()
-        self._log.info("server started", address=address, models=[model.name for model in self._catalogue.models])
+        self.log.info("server started", address=address, models=[model.name for model in self._catalogue.models])
         return address
 
     async def drain(self, grace_s: float) -> Drained:
@@ -126,7 +136,7 @@ class Gateway:
         self._health.drain()
         self._admission.close()
         held = list(self._requests)
-        self._log.info("server drains", requests=len(held), grace_s=grace_s)
+        self.log.info("server drains", requests=len(held), grace_s=grace_s)
         if await self._requests.until_empty(grace_s):
             return Drained(len(held), 0)
         left = list(self._requests)
@@ -148,9 +158,13 @@ class Gateway:
                 task.cancel()
             await asyncio.wait([draining, hurried])
 
-    async def stop(self) -> None:
-        """Stop every worker, then the server, and leave no socket behind."""
-        await self._workers.stop(0.0)
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """Stop every worker, sooner once `hurry` is set, then the server, and leave no socket behind."""
+        hurrying = asyncio.create_task(self._hurry(hurry or asyncio.Event()))
+        try:
+            await self._workers.stop(0.0)
+        finally:
+            hurrying.cancel()
         await self._server.stop(None)
         if self._follower is not None:
             self._follower.cancel()
@@ -158,7 +172,12 @@ class Gateway:
         if self._is_bound:
             self._address.release()
         self._sockets.close()
-        self._log.info("server stopped")
+        self.log.info("server stopped")
+        await asyncio.to_thread(self._output.close, LAST_LINES_S)
+
+    async def _hurry(self, hurry: asyncio.Event) -> None:
+        await hurry.wait()
+        self._workers.hurry()
 
     def _add_services(self) -> tuple[str, ...]:
         """Put the public services on the server and return their full names."""
@@ -168,12 +187,12 @@ class Gateway:
             admission=self._admission,
             requests=self._requests,
             workers=self._workers,
-            limits=RelayLimits(limits.max_request_s, limits.first_message_s),
-            log=self._log,
+            limits=RelayLimits(limits.max_request_s, limits.first_message_s, limits.slow_reader_s),
+            log=self.log,
         )
         self._server.add_generic_rpc_handlers((Relay(methods_of(*RELAYED), parts),))
         models = ModelService(self._catalogue, self._workers, self._admission, limits.unload_grace_s)
-        admin = AdminService(self._catalogue, self._requests, self._ring, self.drain, limits.drain_grace_s, self._log)
+        admin = AdminService(self._catalogue, self._requests, self._ring, self.drain, limits.drain_grace_s, self.log)
         identity = ServerService(
             secrets.token_hex(6), time.time(), settings.grpc.max_request_bytes, self._catalogue, self._workers
         )
@@ -183,7 +202,7 @@ class Gateway:
             (server_pb2.DESCRIPTOR.services_by_name["ServerService"], identity),
         )
         for service, methods in own:
-            add_service(self._server, service, methods, self._log)
+            add_service(self._server, service, methods, self.log)
         return tuple(service.full_name for service in (*RELAYED, *(service for service, _ in own)))
 
 
@@ -202,6 +221,13 @@ class _Stops:
         if self.first.is_set():
             self.second.set()
         self.first.set()
+
+
+def _socket_folder() -> SocketFolder:
+    try:
+        return SocketFolder()
+    except OSError as error:
+        raise ListenError(f"{PARENT}: no folder for the workers' sockets can be made: {error.strerror}") from error
 
 
 def _catalogue(settings: Settings, command: Command, log: FilteringBoundLogger) -> Catalogue:

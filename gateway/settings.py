@@ -1,11 +1,12 @@
 """All settings of the gateway: one frozen tree from a TOML file, POMONA_* variables and flags.
 
 Flags win over variables, variables over the file. A variable names its section with two underscores:
-`POMONA_LIMITS__MAX_REQUESTS=100`. A key that nothing reads is refused by its name.
+`POMONA_LIMITS__MAX_REQUESTS=100`. A key or a variable that nothing reads is refused by its name.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -14,9 +15,11 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as UnreadableSettings
 
 PREFIX = "POMONA_"
 SECTION = "__"
+OTHERS = frozenset({"POMONA_SERVER", "POMONA_TOKEN", "POMONA_NATIVE"})  # the client's, and the build's
 MIB = 1024 * 1024
 
 
@@ -102,8 +105,20 @@ class LimitSettings(_Section):
         float, Field(ge=1, le=86_400, description="How long a request may last, in seconds. Default: 3600.")
     ] = 3600.0
     first_message_s: Annotated[
-        float, Field(gt=0, le=3600, description="How long a client's stream may stay empty, in seconds. Default: 30.")
+        float, Field(gt=0, le=3600, description="How long a client may send nothing at first, in seconds. Default: 30.")
     ] = 30.0
+    slow_reader_s: Annotated[
+        float,
+        Field(gt=0, le=3600, description="How long a client may take nothing of its answer, in seconds. Default: 60."),
+    ] = 60.0
+    max_held_bytes: Annotated[
+        int,
+        Field(
+            ge=1024,
+            le=1024 * 1024 * MIB,
+            description="Requests that wait or whose answer has not begun, in bytes. Default: 256 MiB.",
+        ),
+    ] = 256 * MIB
     drain_grace_s: Annotated[
         float,
         Field(ge=0, le=86_400, description="How long a stop waits for running requests, in seconds. Default: 30."),
@@ -213,6 +228,10 @@ class Settings(BaseSettings):
         str,
         Field(description="`HOST:PORT` (a loopback host; port 0 picks one) or `unix:PATH`. Default: 127.0.0.1:50051."),
     ] = "127.0.0.1:50051"
+    cpu_kernels: Annotated[
+        bool,
+        Field(description="Whether kernels of our own compute on the CPU; false: all is MLX's. Default: true."),
+    ] = True
     models: Annotated[tuple[ModelSettings, ...], Field(description="The catalogue. Default: no model.")] = ()
     grpc: Annotated[GrpcSettings, Field(description="Messages and connections.")] = GrpcSettings()
     limits: Annotated[LimitSettings, Field(description="Requests.")] = LimitSettings()
@@ -233,7 +252,7 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
     """
     _refuse_unknown_variables(os.environ)
     merged: dict[str, Any] = {}
-    for source in (_read(file), EnvSettingsSource(Settings)(), flags or {}):
+    for source in (_read(file), _variables(), flags or {}):
         merged = _merged(merged, source)
     try:
         return Settings(**merged)
@@ -264,12 +283,20 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     for key, value in above.items():
         old = result.get(key)
         if key == "models" and old:
-            result[key] = list({_name(model): model for model in (*old, *value)}.values())
+            result[key] = _joined(old, value)
         elif isinstance(old, dict) and isinstance(value, Mapping):
             result[key] = _merged(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", value))
         else:
             result[key] = value
     return result
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """Return the models of both, those of `new` in place of others of their names; what is no list is refused later."""
+    for models in (old, new):
+        if not isinstance(models, list | tuple):
+            return models
+    return list({_name(model): model for model in (*old, *new)}.values())
 
 
 def _name(model: Any) -> object:
@@ -280,9 +307,39 @@ def _name(model: Any) -> object:
         return id(model)
 
 
+def _variables() -> dict[str, Any]:
+    """Return what the variables say."""
+    try:
+        return EnvSettingsSource(Settings)()
+    except UnreadableSettings:
+        names = ", ".join(filter(_is_unreadable, os.environ)) or f"a {PREFIX} variable"
+        raise SettingsError(f"{names}: the value is not JSON; {PREFIX}SECTION{SECTION}KEY sets one key") from None
+
+
+def _is_unreadable(name: str) -> bool:
+    """Say whether a variable stands for a section or the models and is not JSON."""
+    key = name.upper().removeprefix(PREFIX).lower()
+    if not name.upper().startswith(PREFIX) or not (key == "models" or key in _sections()):
+        return False
+    try:
+        json.loads(os.environ[name])
+    except ValueError:
+        return True
+    return False
+
+
 def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
-    """Refuse a variable of a section that there is not; plain POMONA_ names are other tools' too."""
+    """Refuse a variable that is named like ours and that nothing reads."""
     for name in environment:
-        section, found, _ = name.removeprefix(PREFIX).partition(SECTION)
-        if name.startswith(PREFIX) and found and section.lower() not in Settings.model_fields:
-            raise SettingsError(f"{name}: there is no section {section.lower()}")
+        key, found, _ = name.upper().removeprefix(PREFIX).partition(SECTION)
+        if not name.upper().startswith(PREFIX) or name in OTHERS:
+            continue
+        if key.lower() not in (_sections() if found else Settings.model_fields):
+            what = "section" if found else "setting"
+            raise SettingsError(f"{name}: there is no {what} {key.lower()}")
+
+
+def _sections() -> frozenset[str]:
+    """Return the names of the tree's sections."""
+    kinds = ((name, field.annotation) for name, field in Settings.model_fields.items())
+    return frozenset(name for name, kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))

@@ -26,12 +26,23 @@ class SocketFolder:
     def __init__(self, parent: Path = PARENT) -> None:
         """Remove what dead gateways left in `parent` and make a new folder there."""
         remove_stale(parent)
-        self._lock_fd = -1
-        self.path = self._make(parent)
+        self._parent = parent
+        self.path, self._lock_fd = _make(parent)
 
     def socket_path(self, instance_id: str) -> Path:
         """Return where the worker of that instance listens; no two instances share it."""
         return self.path / f"w-{instance_id}.sock"
+
+    def restore(self) -> None:
+        """Make another folder where this one is gone: those who clean up temporary folders may take it for old.
+
+        Raises:
+            OSError: none can be made.
+        """
+        if self._lock_fd >= 0 and not self._is_there():
+            old_fd = self._lock_fd
+            self.path, self._lock_fd = _make(self._parent)
+            os.close(old_fd)
 
     def close(self) -> None:
         """Remove the folder; a second call does nothing."""
@@ -40,11 +51,23 @@ class SocketFolder:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def _make(self, parent: Path) -> Path:
-        made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-        self._lock_fd = _open_folder(made)
-        fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return made.rename(parent / f"{PREFIX}{secrets.token_hex(4)}")
+    def _is_there(self) -> bool:
+        with contextlib.suppress(OSError):
+            return os.path.samestat(self.path.lstat(), os.fstat(self._lock_fd))
+        return False
+
+
+def _make(parent: Path) -> tuple[Path, int]:
+    """Make a folder in `parent`; return it with the descriptor that locks it."""
+    made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
+    with contextlib.ExitStack() as undo:
+        undo.callback(made.rmdir)
+        lock_fd = _open_folder(made)
+        undo.callback(os.close, lock_fd)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder = made.rename(parent / f"{PREFIX}{secrets.token_hex(4)}")
+        undo.pop_all()
+    return folder, lock_fd
 
 
 def remove_stale(parent: Path = PARENT) -> list[Path]:

@@ -142,6 +142,10 @@ def _death_facts(error: errors.WorkerDied) -> Mapping[str, object]:
     return {"model": error.model, "events_sent": error.events_sent, **how}
 
 
+def _waited(error: errors.SlowReader) -> Mapping[str, object]:
+    return {"waited_s": f"{error.waited_s:.1f}"}
+
+
 def _first_field(error: errors.InvalidField | errors.UnsupportedOption) -> Mapping[str, object]:
     return {"field": error.violations[0].field}
 
@@ -177,6 +181,7 @@ ROWS: Mapping[type[errors.GatewayError], Row] = {
     errors.UnsupportedOption: Row(StatusCode.INVALID_ARGUMENT, "UNSUPPORTED_OPTION", _first_field, _violations),
     errors.DuplicateRequestId: Row(StatusCode.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID", _named("request_id")),
     errors.StreamIdle: Row(StatusCode.ABORTED, "STREAM_IDLE", _named("idle_s")),
+    errors.SlowReader: Row(StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER", _waited),
     errors.ModelNotFound: Row(StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", _not_found_facts, _model),
     errors.ModelLoading: Row(StatusCode.UNAVAILABLE, "MODEL_LOADING", _loading_facts, retry_s=2.0, pushback=False),
     errors.ModelLoadFailed: Row(StatusCode.FAILED_PRECONDITION, "MODEL_LOAD_FAILED", _load_facts, _precondition),

@@ -87,6 +87,7 @@ class StreamCall:
         """Write a message at a time, so that a slow worker slows the client."""
         try:
             await self._call.write(first)
+            del first  # it may be large, and the stream long
             async for message in source:
                 await self._call.write(message)
             await self._call.done_writing()

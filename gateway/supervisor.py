@@ -7,6 +7,7 @@ A supervisor owns its process from the spawn to the reaping and tells what happe
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import signal
 import time
@@ -20,11 +21,11 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.errors import GatewayError, ModelLoadFailed, load_error
 from gateway.footprint import footprint_bytes
-from gateway.lifecycle import Event, Exited, Progressed, Ready, Recovered, Suspected
+from gateway.lifecycle import Event, Exited, Leaving, Progressed, Ready, Recovered, Suspected
 from gateway.model_status import Exit, ExitCause, Instance, LoadProgress, ModelState
-from gateway.process import Child, ChildExit, Command, ProcessError, spawn
+from gateway.process import Child, ChildExit, Command, ProcessError, SpawnError, spawn
 from gateway.sockets import SocketFolder
-from gateway.stop_ladder import StopLimits, ask_to_end, dump_stacks, force_to_end
+from gateway.stop_ladder import Ending, StopLimits, ask_to_end, dump_stacks, force_to_end
 from gateway.vitals import Beat, Verdict, VitalLimits, Vitals
 from gateway.worker_lines import json_object, line_logger
 from gateway.worker_link import LinkError, WorkerLink, WrongWorkerError
@@ -33,6 +34,7 @@ LOAD_FAILED_CODE = 3
 FOOTPRINT_LIMIT_S = 2.0
 CLOSE_GRACE_S = 1.0
 END_KNOWN_S = 1.0
+LEAVING_STATES = frozenset({ModelState.DRAINING, ModelState.UNLOADING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,14 @@ class Supervisor:
         self._vitals = Vitals(launch.vital_limits, now())
         self._progress = LoadProgress()
         self._failure: GatewayError | None = None
-        self._is_linked = self._is_ready = self._is_suspect = False
+        self._is_linked = self._is_ready = self._is_suspect = self._is_leaving = False
         loop = asyncio.get_running_loop()
         self._stop_asked: asyncio.Future[None] = loop.create_future()
         self._fault: asyncio.Future[str] = loop.create_future()
         self._exit: asyncio.Future[Exit] = loop.create_future()
+        self._hurry = asyncio.Event()
         self._task = loop.create_task(self._run(), name=f"supervise {launch.model} {self.instance_id}")
+        self._task.add_done_callback(self._note_break)
 
     @property
     def longest_stop_s(self) -> float:
@@ -104,6 +108,10 @@ class Supervisor:
         if not self._stop_asked.done():
             self._stop_asked.set_result(None)
 
+    def hurry(self) -> None:
+        """Have the worker's end take no longer than it must, whenever that begins or has begun."""
+        self._hurry.set()
+
     async def close(self, timeout_s: float) -> None:
         """Wait until nothing of the worker is left; what is left past the limit is killed."""
         _, waiting = await asyncio.wait([self._task], timeout=timeout_s)
@@ -112,25 +120,44 @@ class Supervisor:
             await asyncio.wait([self._task], timeout=self._launch.stop_limits.reap_s)
 
     async def _run(self) -> None:
-        ended = Exit(ExitCause.DIED, last_words=("the worker could not be started",))
-        socket = self._launch.sockets.socket_path(self.instance_id)
-        secret = secrets.token_hex(16)
+        """Start the worker and see to it; whatever happens here, `Exited` is told."""
+        ended = Exit(ExitCause.DIED, last_words=("its supervision broke off",))
+        async with contextlib.AsyncExitStack() as left_over:
+            try:
+                ended = await self._live(left_over)
+            except ProcessError as error:
+                self._log.error("worker not started", problem=str(error))
+                ended = Exit(ExitCause.DIED, last_words=(f"the worker could not be started: {error}",))
+            finally:
+                self._give_up(ended)
+                self._post(Exited(ended, self._failure))
+
+    async def _live(self, left_over: contextlib.AsyncExitStack) -> Exit:
+        """Take the worker from its start to its end; what may wait until that is told goes to `left_over`.
+
+        Raises:
+            ProcessError: there is no worker.
+        """
+        sockets, secret = self._launch.sockets, secrets.token_hex(16)
         try:
-            child = self._spawn(socket, secret)
-        except ProcessError as error:
-            self._log.error("worker not started", problem=str(error))
-            self._post(Exited(ended))
-            return
-        link = WorkerLink(socket, secret)
-        self.instance = Instance(self.instance_id, child.pid, link.channel, secret, self._exit)
-        child.exit.add_done_callback(self._resolve_exit)
+            sockets.restore()
+        except OSError as error:
+            raise SpawnError(f"no folder for its socket: {os.strerror(error.errno or 0)}") from error
+        socket = sockets.socket_path(self.instance_id)
+        child = self._spawn(socket, secret)
         try:
-            ended = await self._supervise(child, link)
+            left_over.callback(_remove, socket)
+            link = WorkerLink(socket, secret)
+            left_over.push_async_callback(link.close, CLOSE_GRACE_S)
+            self.instance = Instance(self.instance_id, child.pid, link.channel, secret, self._exit)
+            child.exit.add_done_callback(self._resolve_exit)
+            return await self._supervise(child, link)
         finally:
             child.signal_group(signal.SIGKILL)
-            self._post(Exited(ended, self._failure))
-            socket.unlink(missing_ok=True)
-            await link.close(CLOSE_GRACE_S)
+
+    def _note_break(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("supervision broke off", exc_info=error)
 
     def _spawn(self, socket: Path, secret: str) -> Child:
         own = {"instance_id": self.instance_id, "socket": str(socket), "secret": secret}
@@ -175,19 +202,19 @@ class Supervisor:
 
     async def _end(self, child: Child, link: WorkerLink, cause: ExitCause) -> bool:
         """Bring the worker to its end; say whether it is gone."""
-        limits = self._launch.stop_limits
+        limits, ending = self._launch.stop_limits, Ending(child, self._hurry)
         held_bytes = 0
         if cause is ExitCause.STALLED:
             self._log.warning("worker stalled", pid=child.pid)
             self._give_up(Exit(cause))
-            await dump_stacks(child, limits)
+            await dump_stacks(ending, limits)
         elif cause is ExitCause.UNLOADED:
             held_bytes = await _footprint(child.pid)
             if self._is_linked:
-                await ask_to_end(child, link, limits)
+                await ask_to_end(ending, link, limits)
         elif self._failure is not None:
-            await child.wait(limits.own_end_s)
-        is_gone = child.exit.done() or await force_to_end(child, limits)
+            await ending.wait(limits.own_end_s)
+        is_gone = child.exit.done() or await force_to_end(ending, limits)
         self.freed_bytes = held_bytes if is_gone else 0
         return is_gone
 
@@ -219,17 +246,28 @@ class Supervisor:
         self._is_ready, was_ready = self._is_ready or is_active, self._is_ready
         self.stats = report.stats
         running = report.stats.running_requests
-        beat = Beat(self._is_ready, (load.phase, load.bytes_done), report.compute_ticks_total, running)
+        beat = Beat(
+            self._is_ready, (load.phase, load.bytes_done), report.compute_ticks_total, running, report.step_tokens
+        )
         self._vitals.beat(beat, self._now())
         if report.state == ModelState.FAILED:
             said = report.failure
             self._failure = load_error(self._launch.model, said.reason, said.message, said.metadata)
             self._report_fault("")
+        elif self._is_ready and report.state in LEAVING_STATES:
+            self._leave()
         elif self._is_ready and not was_ready:
             self._post(Ready(report.model))
         elif not self._is_ready and progress != self._progress:
             self._progress = progress
             self._post(Progressed(progress))
+
+    def _leave(self) -> None:
+        """Tell that the worker takes no more requests, though nobody here asked it to end."""
+        if not self._is_leaving and not self._stop_asked.done():
+            self._log.warning("worker ends unasked")
+            self._is_leaving = True
+            self._post(Leaving())
 
     def _report_fault(self, problem: str) -> None:
         if not self._fault.done():
@@ -250,8 +288,13 @@ class Supervisor:
             self._exit.set_result(ended)
 
 
+def _remove(socket: Path) -> None:
+    with contextlib.suppress(OSError):  # Its folder may be gone, or another one's by now.
+        socket.unlink(missing_ok=True)
+
+
 async def _footprint(pid: int) -> int:
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError, RuntimeError):  # RuntimeError: the system starts no thread for it.
         async with asyncio.timeout(FOOTPRINT_LIMIT_S):
             return await asyncio.to_thread(footprint_bytes, pid) or 0
     return 0

@@ -15,6 +15,7 @@ class VitalLimits:
         lost_after: how many reports may be missed before it is given up.
         load_stall_s: how long a load may stand still, from the start of the process on.
         compute_stall_s: how long the compute thread may stand still while requests run.
+        step_token_s: how much longer for each token of the step that it computes; a chunk of a prompt is one step.
     """
 
     handshake_s: float = 30.0
@@ -23,6 +24,7 @@ class VitalLimits:
     lost_after: int = 10
     load_stall_s: float = 30.0
     compute_stall_s: float = 60.0
+    step_token_s: float = 0.25
 
 
 class Verdict(enum.Enum):
@@ -44,12 +46,14 @@ class Beat:
         load: anything that changes when the load moves.
         compute_ticks: anything that changes when the compute thread moves.
         running_requests: how many requests wait for it.
+        step_tokens: of the step that it computes now.
     """
 
     is_ready: bool = False
     load: object = None
     compute_ticks: int = 0
     running_requests: int = 0
+    step_tokens: int = 0
 
 
 class Vitals:
@@ -91,7 +95,8 @@ class Vitals:
         return Verdict.COMPUTE_STALLED if self._is_compute_stalled(now_s) else Verdict.FINE
 
     def _is_compute_stalled(self, now_s: float) -> bool:
-        return bool(self._last.running_requests) and now_s - self._compute_s > self._limits.compute_stall_s
+        limit_s = self._limits.compute_stall_s + self._last.step_tokens * self._limits.step_token_s
+        return bool(self._last.running_requests) and now_s - self._compute_s > limit_s
 
     def _forgive(self, late_s: float) -> None:
         if late_s > 0:

@@ -70,6 +70,7 @@ class WorkerStarter:
             "max_request_bytes": self.settings.grpc.max_request_bytes,
             "max_response_bytes": self.settings.grpc.max_response_bytes,
             "log_level": self.settings.logs.level,
+            "cpu_kernels": self.settings.cpu_kernels,
             **self.settings.worker.model_dump(),
         }
 

@@ -39,7 +39,7 @@ from gateway.supervisor import Supervisor
 
 WAIT_LIMIT_S = 3600.0  # For callers without a deadline.
 ANSWER_MARGIN_S = 0.05  # Left of a caller's time for the refusal to reach it.
-INCIDENT_S = 3.0  # Workers that die within this time of each other die of one cause.
+INCIDENT_S = 3.0  # Workers that die within this time of a first one are taken to die of the same cause.
 
 S = ModelState
 Start = Callable[[str, LoadOptions, Callable[[Event], None]], Supervisor]
@@ -89,7 +89,7 @@ class Workers:
         self._queue: asyncio.Queue[tuple[Keeper, Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._keepers = {model: self._keep(model, limits) for model in models}
         self._changes = Changes(self.state)
-        self._last_crash = ("", float("-inf"))
+        self._incident = ("", float("-inf"))  # the model that crashed first in it, and when
         self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.Task[None] | None = None
@@ -114,6 +114,12 @@ class Workers:
         if writer is not None:
             writer.cancel()
             await asyncio.wait([writer])
+
+    def hurry(self) -> None:
+        """Have workers that are being stopped end sooner, or be killed."""
+        for keeper in self._keepers.values():
+            if keeper.supervisor is not None:
+                keeper.supervisor.hurry()
 
     async def acquire(self, model: str, timeout_s: float | None) -> Lease:
         """Return a hold on a worker that is ready, loading the model where needed.
@@ -281,6 +287,7 @@ class Workers:
             self._begin(supervisor.close(supervisor.longest_stop_s))
         if event.exit.cause is not ExitCause.DIED:
             return event
-        (model, crash_s), now_s = self._last_crash, self._chances.now()
-        self._last_crash = keeper.model, now_s
-        return replace(event, is_counted=model in {"", keeper.model} or now_s - crash_s > INCIDENT_S)
+        (model, began_s), now_s = self._incident, self._chances.now()
+        if now_s - began_s > INCIDENT_S:
+            model, _ = self._incident = keeper.model, now_s
+        return replace(event, is_counted=model == keeper.model)

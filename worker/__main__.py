@@ -30,7 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run what the arguments name; without any, a worker.
 
     Returns:
-        The exit code: 0 when told to stop, 2 for wrong use, 3 when the load failed, 70 when the engine broke.
+        The exit code: 0 when told to stop, 2 for wrong use, 3 when the load failed, 70 when the engine broke,
+            71 when its socket could not be made.
     """
     match list(arguments):
         case []:

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Generic
 
 from worker.errors import (
-    DuplicateRequestId,
     ModelLoading,
     ModelUnloading,
     QueueFull,
@@ -119,25 +118,22 @@ class Engine(Generic[R, P]):
         Raises:
             ModelLoading: the load is not done.
             ModelUnloading: the engine stops or has ended.
-            DuplicateRequestId: a request with this id is in flight.
             QueueFull: as many requests run and wait as may.
         """
         job = Job(request, outbox, self._clock())
         with self._lock:
             if self._state is not EngineState.READY:
                 raise ModelLoading if self._state is EngineState.LOADING else ModelUnloading
-            if request.request_id in self._live:
-                raise DuplicateRequestId(request.request_id)
             if len(self._live) >= self.workload.max_jobs:
                 raise QueueFull(len(self._live))
-            self._live[request.request_id] = job
+            self._live[request.key] = job
             outbox.notify_room(self._wake)
             self._commands.put(partial(self._admit, job))
 
-    def cancel(self, request_id: str, error: WorkerError) -> bool:
+    def cancel(self, key: str, error: WorkerError) -> bool:
         """End a request with `error` at the next tick; return whether it was in flight."""
         with self._lock:
-            job = self._live.get(request_id)
+            job = self._live.get(key)
         if job is None:
             return False
         self._commands.put(partial(self._fail, job, error))
@@ -172,7 +168,7 @@ class Engine(Generic[R, P]):
 
     def post(self, job: Job[R], event: Event) -> None:
         """Send an event to a job's reader, with the rest of this tick's; see `Reporter`."""
-        if self._admitted.get(job.request.request_id) is not job:
+        if self._admitted.get(job.request.key) is not job:
             return
         job.outbox.charge(event)
         self._batch.append((job.outbox, event))
@@ -200,7 +196,7 @@ class Engine(Generic[R, P]):
             if self._load():
                 while self._cycle():
                     pass
-        except Exception as error:  # noqa: BLE001 (the engine's loop: whatever broke it, all jobs get a status)
+        except BaseException as error:  # noqa: BLE001 (the engine's loop: whatever broke it, all jobs get a status)
             incident_of(error, "engine broke")
             self._failures = MAX_FAILURES_IN_A_ROW
         self._end()
@@ -208,9 +204,11 @@ class Engine(Generic[R, P]):
     def _load(self) -> bool:
         try:
             loaded = self.workload.load(self._report_load)
-        except Exception as error:  # noqa: BLE001 (handed to whoever waits for the load)
+        except BaseException as error:  # noqa: BLE001 (handed to whoever waits for the load)
             self._move(EngineState.ENDED)
-            self._call(_reject, self._loaded, error)
+            # A future's waiters are no place for what is not an `Exception`, such as a panic of native code.
+            told = error if isinstance(error, Exception) else incident_of(error, "load failed")
+            self._call(_reject, self._loaded, told)
             return False
         self._move(EngineState.READY)
         self._call(_resolve, self._loaded, loaded)
@@ -263,24 +261,24 @@ class Engine(Generic[R, P]):
             self.steps += 1
             with self._lease():
                 self.workload.run(plan, self)
-        except Exception as error:  # noqa: BLE001 (the engine's loop: the jobs concerned fail, the rest go on)
+        except BaseException as error:  # noqa: BLE001 (the engine's loop: the jobs concerned fail, the rest go on)
             self._fail_tick(plan, error)
         else:
             self._failures = 0
         return True
 
-    def _fail_tick(self, plan: P | None, error: Exception) -> None:
+    def _fail_tick(self, plan: P | None, error: BaseException) -> None:
         """End the jobs of a tick that failed; all jobs, where not even a plan could be made."""
         self._failures += 1
         answer = incident_of(error, "step failed")
-        request_ids = list(self._admitted) if plan is None else plan.request_ids
-        for request_id in request_ids:
-            if (job := self._admitted.get(request_id)) is not None:
+        keys = list(self._admitted) if plan is None else plan.keys
+        for key in keys:
+            if (job := self._admitted.get(key)) is not None:
                 self._fail(job, answer)
         self.workload.recover()
 
     def _admit(self, job: Job[R]) -> None:
-        self._admitted[job.request.request_id] = job
+        self._admitted[job.request.key] = job
         if (error := job.overdue(self._clock(), self._slow_reader_s)) is not None:
             self.post(job, Failed(error, Usage()))
             return
@@ -288,18 +286,18 @@ class Engine(Generic[R, P]):
             self.workload.admit(job)
         except WorkerError as error:
             self.post(job, Failed(error, Usage()))
-        except Exception as error:  # noqa: BLE001 (the engine's loop: this job fails, the rest go on)
+        except BaseException as error:  # noqa: BLE001 (the engine's loop: this job fails, the rest go on)
             self.post(job, Failed(incident_of(error, "request was not admitted"), Usage()))
 
     def _fail(self, job: Job[R], error: Exception) -> None:
-        if self._admitted.get(job.request.request_id) is job:
-            usage = self.workload.drop(job.request.request_id)
+        if self._admitted.get(job.request.key) is job:
+            usage = self.workload.drop(job.request.key)
             self.post(job, Failed(error, usage))
 
     def _forget(self, job: Job[R]) -> None:
-        del self._admitted[job.request.request_id]
+        del self._admitted[job.request.key]
         with self._lock:
-            self._live.pop(job.request.request_id, None)
+            self._live.pop(job.request.key, None)
 
     def _stop_by(self, stop_at: float) -> None:
         self._stop_at = stop_at if self._stop_at is None else min(self._stop_at, stop_at)
@@ -318,7 +316,7 @@ class Engine(Generic[R, P]):
             self._abort(job, ModelUnloading())
         try:
             self.workload.close()
-        except Exception as error:  # noqa: BLE001 (the engine's loop: the process is about to exit anyway)
+        except BaseException as error:  # noqa: BLE001 (the engine's loop: the process is about to exit anyway)
             incident_of(error, "workload was not closed")
         self._aside.shutdown(wait=False, cancel_futures=True)
         self.flush()
@@ -329,7 +327,7 @@ class Engine(Generic[R, P]):
     def _abort(self, job: Job[R], error: WorkerError) -> None:
         try:
             self._fail(job, error)
-        except Exception as broken:  # noqa: BLE001 (the engine's loop: the reader gets its status all the same)
+        except BaseException as broken:  # noqa: BLE001 (the engine's loop: the reader gets its status all the same)
             incident_of(broken, "job was not dropped")
             self.post(job, Failed(error, Usage()))
 

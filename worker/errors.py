@@ -9,11 +9,11 @@
     │   │   ├── ContextTooLong
     │   │   ├── ChatTemplateRejected
     │   │   └── ResponseTooLarge
-    │   ├── DuplicateRequestId
     │   ├── AdapterNotFound
     │   └── CredentialsInvalid
     ├── CapacityError
     │   ├── QueueFull
+    │   ├── TemplateBusy
     │   └── SlowReader
     ├── StateError
     │   ├── ModelLoading
@@ -47,21 +47,24 @@ from google.rpc.status_pb2 import Status as RpcStatus
 from pomona.v1 import common_pb2
 
 from models.checkpoint.errors import CheckpointError
+from worker.clipping import clipped
 from worker.events import Usage
 
 DOMAIN = "pomona"
 DETAILS_TRAILER = "grpc-status-details-bin"
 PUSHBACK_TRAILER = "grpc-retry-pushback-ms"
 USAGE_TRAILER = "pomona-usage-bin"
+# A status repeats them; all of it stays far below what a call's metadata may hold.
+MAX_MESSAGE_BYTES, MAX_FACT_BYTES = 640, 240
 
 
 class WorkerError(Exception):
-    """Root of what the worker raises; `message` is safe for clients, `metadata` carries the facts."""
+    """Root of what the worker raises; `message` is safe for clients, `metadata` carries the facts, both cut to size."""
 
     def __init__(self, message: str, **metadata: str | int | float) -> None:
-        super().__init__(message)
-        self.message = message
-        self.metadata = {key: str(value) for key, value in metadata.items()}
+        self.message = clipped(message, MAX_MESSAGE_BYTES)
+        super().__init__(self.message)
+        self.metadata = {key: clipped(str(value), MAX_FACT_BYTES) for key, value in metadata.items()}
 
 
 class RequestError(WorkerError):
@@ -76,9 +79,9 @@ class FieldError(RequestError):
     """Groups what is wrong with one field, named by its path from the request down."""
 
     def __init__(self, field: str, description: str, **metadata: int) -> None:
-        super().__init__(f"{field}: {description}", field=field, **metadata)
-        self.field = field
-        self.description = description
+        self.field = clipped(field, MAX_FACT_BYTES)
+        self.description = clipped(description, MAX_MESSAGE_BYTES)
+        super().__init__(f"{self.field}: {self.description}", field=field, **metadata)
 
 
 class InvalidField(FieldError):
@@ -115,13 +118,6 @@ class ResponseTooLarge(FieldError):
         super().__init__(field, description, max_response_bytes=max_response_bytes)
 
 
-class DuplicateRequestId(RequestError):
-    """Raised when the caller has a request with this id in flight."""
-
-    def __init__(self, request_id: str) -> None:
-        super().__init__("a request with this id is in flight", request_id=request_id)
-
-
 class AdapterNotFound(RequestError):
     """Raised when a request names an adapter that the model does not have."""
 
@@ -145,6 +141,13 @@ class QueueFull(CapacityError):
 
     def __init__(self, depth: int) -> None:
         super().__init__(f"the queue is full: {depth} requests run or wait", depth=depth)
+
+
+class TemplateBusy(CapacityError):
+    """Raised when the process that renders chats got too little of the machine's time for this one."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__("the process that renders chats is busy", depth=depth, scope="chat_template")
 
 
 class SlowReader(CapacityError):
@@ -229,7 +232,7 @@ class RpcFailure(NamedTuple):
     trailers: tuple[tuple[str, str | bytes], ...]
 
 
-def status_of(error: Exception, *, model: str = "", usage: Usage | None = None) -> RpcFailure:
+def status_of(error: BaseException, *, model: str = "", usage: Usage | None = None) -> RpcFailure:
     """Translate a failure to a gRPC status with its details.
 
     Args:
@@ -332,10 +335,10 @@ ROWS: dict[type[WorkerError], Row] = {
     ContextTooLong: Row(grpc.StatusCode.INVALID_ARGUMENT, "CONTEXT_TOO_LONG", _bad_request),
     ChatTemplateRejected: Row(grpc.StatusCode.INVALID_ARGUMENT, "CHAT_TEMPLATE_REJECTED", _bad_request),
     ResponseTooLarge: Row(grpc.StatusCode.INVALID_ARGUMENT, "RESPONSE_TOO_LARGE", _bad_request),
-    DuplicateRequestId: Row(grpc.StatusCode.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID"),
     AdapterNotFound: Row(grpc.StatusCode.NOT_FOUND, "ADAPTER_NOT_FOUND", _resource),
     CredentialsInvalid: Row(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_INVALID"),
     QueueFull: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _quota, retry_after_s=1.0),
+    TemplateBusy: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _quota, retry_after_s=1.0),
     SlowReader: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER"),
     ModelLoading: Row(grpc.StatusCode.UNAVAILABLE, "MODEL_LOADING", names_model=True),
     ModelUnloading: Row(grpc.StatusCode.UNAVAILABLE, "MODEL_UNLOADING", retry_after_s=1.0, names_model=True),
@@ -375,7 +378,7 @@ def _rpc_status(error: WorkerError, row: Row, model: str) -> RpcStatus:
 
 
 def _metadata(error: WorkerError, row: Row, model: str) -> dict[str, str]:
-    return {**error.metadata, "model": model} if row.names_model and model else error.metadata
+    return {**error.metadata, "model": clipped(model, MAX_FACT_BYTES)} if row.names_model and model else error.metadata
 
 
 def _load_error_of(error: Exception) -> WorkerError:

@@ -14,8 +14,8 @@ class Request(Protocol):
     """What the engine must know of a request, whatever its kind."""
 
     @property
-    def request_id(self) -> str:
-        """Unique among the requests in flight."""
+    def key(self) -> str:
+        """Unique among the requests in flight, whatever ids their callers gave."""
         ...
 
     @property
@@ -64,6 +64,7 @@ class Job(Generic[R]):
 class RequestView:
     """What can be said of a request in flight. `state` is a word: queued, prefilling, decoding or paused."""
 
+    key: str
     request_id: str
     state: str
     submitted: float
@@ -72,20 +73,25 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A workload's totals; requests that ended count too where the name says total."""
+    """A workload's totals; requests that ended count too where the name says total.
+
+    Attributes:
+        step_tokens: of the step that is being computed now; 0 between steps.
+    """
 
     running: int = 0
     queued: int = 0
     prompt_tokens_total: int = 0
     completion_tokens_total: int = 0
+    step_tokens: int = 0
 
 
 class Plan(Protocol):
     """One tick's work."""
 
     @property
-    def request_ids(self) -> tuple[str, ...]:
-        """Whose work it is: these fail when the tick does."""
+    def keys(self) -> tuple[str, ...]:
+        """Whose work it is: these requests fail when the tick does."""
         ...
 
 
@@ -141,7 +147,7 @@ class Workload(Protocol[R, P]):
         """Do one tick's work."""
         ...
 
-    def drop(self, request_id: str) -> Usage:
+    def drop(self, key: str) -> Usage:
         """Forget a job and free what it holds, whatever state it is in, and say what it consumed."""
         ...
 

@@ -1,5 +1,6 @@
 """From the settings to a model that answers: what is loaded, and what is said of it."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,9 +9,14 @@ from pomona.v1 import common_pb2, generation_pb2, model_pb2
 
 from models import registry
 from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from models.checkpoint.config import CONFIG_FILE
+from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
+from models.checkpoint.tokenizer import TOKENIZER_FILE
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath, RowPlan, StepPlan
+from native import kernels
 from worker.describe import model_message
+from worker.errors import ModelLoadFailed
 from worker.prompting import Prompter
 from worker.scheduler import REFERENCE_CHUNK_TOKENS
 from worker.sequence import SamplingSettings
@@ -21,6 +27,10 @@ from worker.validation import SAMPLING_RANGES, ModelFacts
 from worker.workloads.text import TextSettings, TextWorkload
 
 IMPLEMENTATION = "pomona"
+# One token of a prompt, and one of output.
+MIN_CONTEXT_TOKENS = 2
+
+log = logging.getLogger(__name__)
 
 
 def make_workload(settings: WorkerSettings, on_template: Callable[[Template], None]) -> TextWorkload:
@@ -34,9 +44,11 @@ def make_workload(settings: WorkerSettings, on_template: Callable[[Template], No
     def load_model(report: Callable[[LoadProgress], None]) -> LoadedModel:
         report(LoadProgress("headers", 0, 0))
         checkpoint = open_checkpoint(Path(settings.checkpoint))
+        check_serves(checkpoint, settings.context_tokens)
         if (template := _template(checkpoint)) is not None:
             on_template(template)
-        loaded = registry.load(checkpoint, NumericPath(settings.path), report)
+        loaded = registry.load(checkpoint, NumericPath(settings.path), report, cpu_kernels=settings.cpu_kernels)
+        _settle_kernels(loaded, settings)
         report(LoadProgress("warm-up", loaded.weights_bytes, loaded.weights_bytes))
         warm_up(loaded)
         return loaded
@@ -50,11 +62,52 @@ def make_workload(settings: WorkerSettings, on_template: Callable[[Template], No
     return TextWorkload(load_model, bounds)
 
 
+def _settle_kernels(loaded: LoadedModel, settings: WorkerSettings) -> None:
+    """Give the kernels their threads, and say which compute."""
+    if loaded.arithmetic == "native":
+        if settings.compute_threads is not None:
+            kernels.set_threads(settings.compute_threads)
+        facts = {"instructions": kernels.instruction_set(), "threads": kernels.threads()}
+        log.info("native kernels compute", extra=facts)
+    elif loaded.device == "cpu" and loaded.path is NumericPath.FAST:
+        why = "this install has none that run" if settings.cpu_kernels else "cpu_kernels is off"
+        log.warning("MLX computes everything, without native kernels: %s", why)
+
+
+def check_serves(checkpoint: Checkpoint, context_tokens: int | None) -> None:
+    """Refuse a checkpoint that could be loaded and still not answer.
+
+    Args:
+        checkpoint: its headers.
+        context_tokens: what the settings allow; None: what the checkpoint does.
+
+    Raises:
+        CheckpointRejected: its tokenizer has tokens that the model has not, or its context has no room for output.
+        ModelLoadFailed: the context of the settings has none.
+    """
+    vocab_size, num_tokens = int(checkpoint.config["vocab_size"]), checkpoint.tokenizer().vocab_size
+    is_folder = checkpoint.format == "safetensors"
+    if num_tokens > vocab_size:
+        file = TOKENIZER_FILE if is_folder else checkpoint.name
+        raise CheckpointRejected(f"has token {num_tokens - 1}; the model's tokens are below {vocab_size}", file=file)
+    trained = checkpoint.limits.max_position_embeddings
+    if trained is not None and trained < MIN_CONTEXT_TOKENS:
+        file = CONFIG_FILE if is_folder else checkpoint.name
+        raise CheckpointRejected("leaves no room for output", file=file, key="max_position_embeddings")
+    if context_tokens is not None and context_tokens < MIN_CONTEXT_TOKENS:
+        raise ModelLoadFailed(f"context_tokens is {context_tokens}, which leaves no room for output")
+
+
 def warm_up(loaded: LoadedModel) -> None:
-    """Compute one token in a cache of its own, so that the first request does not wait for what is done once."""
-    step = loaded.model.make_cache(1).begin(StepPlan((RowPlan(0, (0,), 0, (0,)),)), None)
+    """Compute two tokens in a cache of its own, so that the first request does not wait for what is done once.
+
+    Raises:
+        CheckpointCorrupt: what comes out is no number, so that every request would fail.
+    """
+    step = loaded.model.make_cache(1).begin(StepPlan((RowPlan(0, (0, 0), 0, (1,)),)), None)
     logits = loaded.model.head(loaded.model.hidden(step))
-    mx.eval(logits)  # pyright: ignore[reportUnknownMemberType]
+    if not mx.isfinite(logits).all().item():
+        raise CheckpointCorrupt("computes values that are no numbers", file=loaded.checkpoint.name)
 
 
 def served_model(

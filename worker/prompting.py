@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from models.checkpoint.tokenizer import EncodeError
 from worker.chat import ChatPrompt, check_variables
 from worker.errors import ContextTooLong, DeadlineExceeded, InvalidField, UnsupportedOption
 from worker.templates import TemplateRenderer
@@ -70,7 +71,7 @@ class Prompter:
             ChatTemplateRejected: the template refuses the chat.
             ContextTooLong: the text is so long that it cannot fit, whatever its tokens are.
             DeadlineExceeded: it took too long for the caller.
-            InvalidField: the prompt has no tokens, or more text than is ever tokenized.
+            InvalidField: the prompt has no tokens, more text than is ever tokenized, or what the tokenizer fails on.
             QueueFull: too many chats wait to be rendered.
             UnsupportedOption: the model has no chat template, or its template does not read a variable.
         """
@@ -91,7 +92,10 @@ class Prompter:
         self._check_size(rendered.text, prompt.path)
         encode: Callable[[str, bool], list[int]] = self._tokenizer.encode
         loop = asyncio.get_running_loop()
-        ids = await loop.run_in_executor(self._executor, encode, rendered.text, rendered.add_special_tokens)
+        try:
+            ids = await loop.run_in_executor(self._executor, encode, rendered.text, rendered.add_special_tokens)
+        except EncodeError:
+            raise InvalidField(prompt.path, "the model's tokenizer fails on this text") from None
         if not ids:
             raise InvalidField(prompt.path, "the prompt has no tokens")
         return tuple(ids)

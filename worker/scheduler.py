@@ -56,10 +56,10 @@ class TextPlan:
     prefill: Chunk | None
 
     @property
-    def request_ids(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[str, ...]:
         """Whose work it is."""
-        ids = [sequence.request_id for sequence in self.decode]
-        return tuple(ids) if self.prefill is None else (*ids, self.prefill.sequence.request_id)
+        keys = [sequence.key for sequence in self.decode]
+        return tuple(keys) if self.prefill is None else (*keys, self.prefill.sequence.key)
 
 
 class Scheduler:

@@ -1,6 +1,7 @@
 """What a text request asks for, and the state of one while it runs; plain Python."""
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class TextRequest:
     """One text generation, checked and tokenized.
 
     Attributes:
+        request_id: what people know it by; two callers, or one that tries again, may have chosen the same.
+        key: what the engine knows it by.
         deadline: in seconds of the engine's clock; None: no deadline.
         priority: -128 (last) to 127 (first).
         prefill_progress: post an event after each chunk of the prompt.
@@ -71,6 +74,7 @@ class TextRequest:
     deadline: float | None = None
     prefill_progress: bool = False
     token_details: bool = False
+    key: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 class Constraint(Protocol):
@@ -151,6 +155,11 @@ class Sequence:
     def request_id(self) -> str:
         """The id of its request."""
         return self.request.request_id
+
+    @property
+    def key(self) -> str:
+        """What the engine knows its request by."""
+        return self.request.key
 
     @property
     def usage(self) -> Usage:

@@ -25,7 +25,7 @@ from worker.status import State, Status
 from worker.template_process import TemplateChild
 from worker.templates import Template, TemplateRenderer
 
-EXIT_OK, EXIT_LOAD_FAILED, EXIT_BROKEN = 0, 3, 70
+EXIT_OK, EXIT_LOAD_FAILED, EXIT_BROKEN, EXIT_NO_SOCKET = 0, 3, 70, 71
 SOCKET_UMASK = 0o177
 MAX_METADATA_BYTES = 16 << 10
 # What the gateway may add to a request that is as large as it may be.
@@ -71,8 +71,13 @@ class WorkerServer:
 
     async def run(self) -> int:
         """Serve until told to stop, and return the exit code of the process."""
+        try:
+            server = self._make_server()
+        except RuntimeError:  # gRPC's word for a socket that cannot be made; no thread runs yet.
+            log.error("the worker cannot listen on its socket")  # noqa: TRY400 - a trace would say no more
+            await self._end_templates()
+            return EXIT_NO_SOCKET
         self._engine.start()
-        server = self._make_server()
         await server.start()
         self._take_signals()
         background = [asyncio.create_task(self._gauge.run()), asyncio.create_task(self._load())]

@@ -44,6 +44,10 @@ def _count_or_none(value: Any) -> bool:
     return value is None or _count(value)
 
 
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _seconds(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
@@ -61,7 +65,8 @@ class WorkerSettings:
     """The settings of one worker; each key is also the key of the gateway's JSON.
 
     Sizes are in bytes, times in seconds. `context_tokens` unset means what the checkpoint allows, `compute_threads`
-    unset one for each core. The `reference` path ignores `prefill_chunk_tokens`: it always takes 2,048.
+    unset one for each core that this process may use. `cpu_kernels` is for the fast path on the CPU; off, MLX computes
+    everything. The `reference` path ignores `prefill_chunk_tokens`: it always takes 2,048.
     """
 
     instance_id: str = _key(_text)
@@ -80,6 +85,7 @@ class WorkerSettings:
     max_response_bytes: int = _key(_count, 16 << 20)
     template_timeout_s: float = _key(_seconds, 5.0)
     compute_threads: int | None = _key(_count_or_none, None)
+    cpu_kernels: bool = _key(_flag, True)
     log_level: str = _key(_one_of(*LOG_LEVELS), "info")
 
     @classmethod

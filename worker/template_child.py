@@ -1,8 +1,8 @@
 """The child that renders one checkpoint's chat template, for as long as its worker lives.
 
 A template is code from a checkpoint: it can loop for ever or fill the memory, and neither can be stopped inside a
-process. So it runs here, under limits, and `worker.template_process` kills what takes too long. Messages are JSON
-objects, each behind its length, on one socket at descriptor 0.
+process. So it runs here, under limits: the kernel ends what computes for too long, `worker.template_process` what gets
+no time to. Messages are JSON objects, each behind its length, on one socket at descriptor 0.
 """
 
 from worker import lifeline
@@ -11,14 +11,14 @@ from worker import lifeline
 if __name__ == "__main__":
     lifeline.arm()
 
+import contextlib
 import json
-import math
 import resource
 import signal
 import socket
 import struct
 import sys
-import time
+from collections.abc import Generator
 from typing import Any
 
 from models.checkpoint.chat_template import ChatTemplate, TemplateRejected
@@ -30,20 +30,23 @@ def main() -> int:
     """Load the template of the first message, then render until the worker closes the socket."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the worker; this one ends with it
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # inherited where it was ignored
     with socket.socket(fileno=0) as worker:
         hello = receive(worker)
         if hello is None:
             return 0
         limit_memory(hello["memory_bytes"])
         try:
-            template = ChatTemplate(hello["source"], hello["bos_token"], hello["eos_token"])
+            with cpu_limit(hello["timeout_s"]):
+                template = ChatTemplate(hello["source"], hello["bos_token"], hello["eos_token"])
         except TemplateRejected as error:
             send(worker, {"rejected": str(error)})
             return 0
         send(worker, {"variables": sorted(template.variables)})
         while (request := receive(worker)) is not None:
-            limit_cpu(hello["timeout_s"])
-            send(worker, answer(template, request))
+            with cpu_limit(hello["timeout_s"]):
+                answered = answer(template, request)
+            send(worker, answered)
     return 0
 
 
@@ -67,10 +70,14 @@ def limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def limit_cpu(timeout_s: float) -> None:
-    """Have the kernel end this process if a render takes much longer than it may; the worker should have been first."""
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + timeout_s) + 1, hard))
+@contextlib.contextmanager
+def cpu_limit(seconds: float) -> Generator[None]:
+    """Have the kernel end this process by SIGPROF once it has computed for so long, however busy the machine is."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def send(worker: socket.socket, message: dict[str, Any]) -> None:

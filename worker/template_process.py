@@ -17,6 +17,7 @@ from worker.lifeline import LIFELINE_FD
 
 LENGTH = struct.Struct(">I")
 REAP_TIMEOUT_S = 2.0
+EXIT_TIMEOUT_S = 1.0
 REAP_INTERVAL_S = 0.002
 
 
@@ -75,18 +76,39 @@ class TemplateChild:
             size: int = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
             return json.loads(await reader.readexactly(size))
 
-    async def end(self) -> None:
-        """Kill the child and wait until it is gone, which is a matter of milliseconds."""
+    async def end(self) -> int | None:
+        """Kill the child unless it has ended, and wait until it is gone, which is a matter of milliseconds.
+
+        Returns:
+            The signal that ended it; None where it ended by itself, or nothing is known.
+        """
+        status: int | None = None
+        try:
+            # One that has closed its end is about to exit: how it does shall be its own doing.
+            status = await self._exit_status(EXIT_TIMEOUT_S) if self.is_gone else None
+        finally:
+            self._close()
+            if status is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+        if status is None:
+            status = await self._exit_status(REAP_TIMEOUT_S)
+        return os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
+
+    def _close(self) -> None:
         if self._streams is not None:
             self._streams[1].close()
         self._conversation.close()
         os.close(self._lifeline)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+
+    async def _exit_status(self, timeout_s: float) -> int | None:
+        """Wait for the end of the process and return how it ended; None where nothing is known."""
+        status: int | None = None
         with contextlib.suppress(TimeoutError, ChildProcessError):
-            async with asyncio.timeout(REAP_TIMEOUT_S):
-                while not _is_reaped(self.pid):  # noqa: ASYNC110  (no event comes without a child watcher)
+            async with asyncio.timeout(timeout_s):
+                while (status := _exit_status(self.pid)) is None:  # noqa: ASYNC110  (no event comes without a child watcher)
                     await asyncio.sleep(REAP_INTERVAL_S)
+        return status
 
 
 def _spawn(conversation: int, watched: int) -> int:
@@ -103,5 +125,6 @@ def _spawn(conversation: int, watched: int) -> int:
     return os.posix_spawn(sys.executable, command, {}, file_actions=actions)
 
 
-def _is_reaped(pid: int) -> bool:
-    return os.waitpid(pid, os.WNOHANG)[0] == pid
+def _exit_status(pid: int) -> int | None:
+    reaped, status = os.waitpid(pid, os.WNOHANG)
+    return status if reaped == pid else None

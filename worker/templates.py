@@ -1,25 +1,31 @@
 """Renders chats with the checkpoint's template, in a child process that can be killed.
 
 One task owns the child: it keeps one warm, hands it one request at a time, and replaces it when a render takes too long
-or the child ends. A caller that goes away meanwhile leaves its render to that task.
+or the child ends. A caller that goes away meanwhile leaves its render to that task. A template is judged by what it
+computes; that the machine has no time for it is not its fault.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
+import signal
 from dataclasses import asdict, dataclass
 
 from worker.chat import ChatPrompt
-from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull
+from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull, TemplateBusy
 from worker.template_process import REAP_TIMEOUT_S, TemplateChild
 
 MEMORY_BYTES = 512 << 20
 MAX_WAITING = 64
 # Python, Jinja and the template itself take 0.1 s on an idle machine.
 START_TIMEOUT_S = 20.0
+# A busy machine may take so many times as long as the template computes.
+WALL_FACTOR = 3.0
 # A child may have been ended by something else than this chat; twice it was the chat.
 ATTEMPTS = 2
+
+_ENDED = "the chat template took too much memory or time"
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +42,10 @@ class _RejectedError(Exception):
         self.words = words
 
 
+class _BusyError(Exception):
+    """Raised when the child did not answer for another reason than the template."""
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A checkpoint's chat template as the child needs it: Jinja source and the texts of two tokens."""
@@ -50,7 +60,8 @@ class TemplateRenderer:
 
     Args:
         template: what to render with.
-        timeout_s: for one render; then the child is killed and a new one started.
+        timeout_s: of computing for one render, and for compiling the template; then the child ends and a new one is
+            started. A render that does not end because the child gets no time is given up later.
         child: one that was started before; None: the first is still to be started.
         max_waiting: more requests than this are refused.
     """
@@ -71,6 +82,8 @@ class TemplateRenderer:
         self._child: TemplateChild | None = None
         self._variables: frozenset[str] = frozenset()
         self._rejected: str | None = None
+        self._num_failed_starts = 0
+        self._too_long = f"the chat template takes longer than {timeout_s:g} s"
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -95,8 +108,9 @@ class TemplateRenderer:
             path: where the chat is in its request, for errors.
 
         Raises:
-            ChatTemplateRejected: it is no valid template.
+            ChatTemplateRejected: it is no valid template, or takes too long to compile.
             QueueFull: too many wait.
+            TemplateBusy: the child got too little of the machine's time.
             TemplateChildError: no child could be started.
         """
         await self._submit(None, path)
@@ -108,6 +122,7 @@ class TemplateRenderer:
         Raises:
             ChatTemplateRejected: the template refused, failed, took too long or took too much memory.
             QueueFull: too many wait.
+            TemplateBusy: the child got too little of the machine's time.
             TemplateChildError: no child could be started.
         """
         return await self._submit(json.dumps(asdict(chat)).encode(), chat.path)
@@ -125,7 +140,7 @@ class TemplateRenderer:
     async def _serve(self) -> None:
         try:
             while True:
-                with contextlib.suppress(TemplateChildError, _RejectedError):
+                with contextlib.suppress(TemplateChildError, _BusyError, _RejectedError):
                     await self._warm_child()
                 job = await self._jobs.get()
                 if not job.answer.done():
@@ -141,6 +156,8 @@ class TemplateRenderer:
             job.succeed("" if job.request is None else await self._render(job.request))
         except _RejectedError as rejected:
             job.fail(ChatTemplateRejected(rejected.words, job.path))
+        except _BusyError:
+            job.fail(TemplateBusy(self._jobs.qsize() + 1))
         except TemplateChildError as error:
             job.fail(error)
         except asyncio.CancelledError:
@@ -166,12 +183,14 @@ class TemplateRenderer:
             raise TemplateChildError("the template child was not started") from error
 
     async def _load(self, child: TemplateChild) -> TemplateChild:
+        """Have a fresh child compile the template, and remember for good if that cannot be done."""
         try:
-            answer = await child.ask(self._hello, START_TIMEOUT_S)
-        except (TimeoutError, EOFError, OSError) as error:
+            answer = await child.ask(self._hello, START_TIMEOUT_S + WALL_FACTOR * self._timeout_s)
+        except TimeoutError:
             await child.end()
-            log.exception("template child did not answer")
-            raise TemplateChildError("the template child did not answer") from error
+            raise _BusyError from None
+        except (EOFError, OSError) as error:
+            raise self._failed_start(await child.end()) from error
         except asyncio.CancelledError:
             await child.end()
             raise
@@ -179,6 +198,7 @@ class TemplateRenderer:
             self._rejected = answer["rejected"]
             await child.end()
             raise _RejectedError(answer["rejected"])
+        self._num_failed_starts = 0
         self._variables = frozenset(answer["variables"])
         return child
 
@@ -186,22 +206,35 @@ class TemplateRenderer:
         for _ in range(ATTEMPTS):
             child = await self._warm_child()
             try:
-                answer = await child.ask(request, self._timeout_s)
+                answer = await child.ask(request, WALL_FACTOR * self._timeout_s)
             except TimeoutError:
                 await self._drop_child()
-                raise _RejectedError(f"the chat template took longer than {self._timeout_s:g} s") from None
+                raise _BusyError from None
             except (EOFError, OSError):
-                await self._drop_child()
+                if await self._drop_child() == signal.SIGPROF:
+                    raise _RejectedError(self._too_long) from None
                 continue
             if "rejected" in answer:
                 raise _RejectedError(answer["rejected"])
             return answer["text"]
-        raise _RejectedError("the chat template took too much memory or time")
+        raise _RejectedError(_ENDED)
 
-    async def _drop_child(self) -> None:
+    def _failed_start(self, ended_by: int | None) -> Exception:
+        """Return what it means that a child ended before it had compiled the template."""
+        if ended_by is None:
+            log.error("template child ended by itself")
+            return TemplateChildError("the template child ended by itself")
+        self._num_failed_starts += 1
+        if ended_by == signal.SIGPROF or self._num_failed_starts >= ATTEMPTS:
+            self._rejected = self._too_long if ended_by == signal.SIGPROF else _ENDED
+            return _RejectedError(self._rejected)
+        log.error("template child was ended while it compiled", extra={"signal": ended_by})
+        return _BusyError()
+
+    async def _drop_child(self) -> int | None:
+        """End the child, where there is one, and return the signal that ended it."""
         child, self._child = self._child, None
-        if child is not None:
-            await child.end()
+        return None if child is None else await child.end()
 
 
 @dataclass(frozen=True, slots=True)

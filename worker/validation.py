@@ -154,7 +154,6 @@ def read_generation(
         RequestError: its subclasses name what is wrong, and the field.
     """
     message = wire.parse(body, kind)
-    wire.require_one_input(body, message, parent="spec")
     _refuse_unbuilt(message)
     spec = message.spec
     streaming = Streaming() if isinstance(message, pb.GenerateRequest) else _read_streaming(message.stream_options)
@@ -176,7 +175,6 @@ def read_count(body: bytes) -> Count:
         RequestError: its subclasses name what is wrong, and the field.
     """
     message = wire.parse(body, pb.CountTokensRequest)
-    wire.require_one_input(body, message)
     _refuse_unbuilt(message)
     match message.WhichOneof("input"):
         case "chat":
@@ -203,14 +201,13 @@ def _refuse_unbuilt(message: Message, prefix: str = "") -> None:
     for each, _ in message.ListFields():
         if each.name in refused:
             raise UnsupportedOption(f"{prefix}{each.name}")
-    for path, _, value in wire.children(message, prefix):
-        if isinstance(value, Message):
-            _refuse_unbuilt(value, f"{path}.")
+    for path, value in wire.messages_in(message, prefix):
+        _refuse_unbuilt(value, f"{path}.")
 
 
 def _read_envelope(message: pb.GenerateRequest | pb.StreamGenerateRequest | pb.CountTokensRequest) -> Envelope:
     request_id = message.request_id
-    if not request_id.isascii() or not request_id.isprintable() or not 1 <= len(request_id) <= MAX_REQUEST_ID_CHARS:
+    if not 1 <= len(request_id) <= MAX_REQUEST_ID_CHARS or not request_id.isascii() or not request_id.isprintable():
         raise InvalidField("request_id", f"1 to {MAX_REQUEST_ID_CHARS} printable ASCII characters")
     if not MIN_PRIORITY <= message.priority <= MAX_PRIORITY:
         raise InvalidField("priority", f"from {MIN_PRIORITY} to {MAX_PRIORITY}")

@@ -1,14 +1,15 @@
 """Puts the gateway's own services on a server: methods that take a request and raise what went wrong.
 
 Only methods that a service object has are registered: the others answer gRPC's own UNIMPLEMENTED. Bytes that are no
-request, fields that are not known, and whatever a method raises become statuses here, at the servicer's edge.
+request, more of them than such methods need, fields that are not known, and whatever a method raises become statuses
+here, at the servicer's edge.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -20,6 +21,9 @@ from structlog.typing import FilteringBoundLogger
 from gateway.errors import GatewayError, InternalError, MalformedRequest
 from gateway.services.strict import refuse_unknown
 from gateway.status import status_of
+
+MAX_CONTROL_BYTES = 64 * 1024
+MessageType = TypeVar("MessageType", bound=Message)
 
 
 def add_service(
@@ -45,38 +49,55 @@ def _handler(
     serializer = GetMessageClass(method.output_type).SerializeToString
 
     async def answer(body: bytes, context: Any) -> Message:
-        try:
-            response: Message = await behaviour(_read(request_class, body))
-        except Exception as error:
-            await _abort(error, context, log)
-            raise
+        async with ServicersEdge(context, log):
+            response: Message = await behaviour(read_message(request_class, body))
         return response
 
     async def stream(body: bytes, context: Any) -> AsyncIterator[Message]:
-        try:
-            async for response in behaviour(_read(request_class, body)):
+        async with ServicersEdge(context, log):
+            async for response in behaviour(read_message(request_class, body)):
                 yield response
-        except Exception as error:  # noqa: BLE001 - the servicer's edge
-            await _abort(error, context, log)
 
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(stream, response_serializer=serializer)
     return grpc.unary_unary_rpc_method_handler(answer, response_serializer=serializer)
 
 
-def _read(request_class: type[Message], body: bytes) -> Message:
+def read_message(message_class: type[MessageType], body: bytes) -> MessageType:
+    """Return the message in `body`.
+
+    Raises:
+        MalformedRequest: it is not protobuf, or too large for a method that carries no content.
+        UnsupportedOption: it has fields that are not known here.
+    """
+    if len(body) > MAX_CONTROL_BYTES:
+        raise MalformedRequest(f"it is larger than the {MAX_CONTROL_BYTES} bytes that this method takes")
     try:
-        request = request_class.FromString(body)
+        request = message_class.FromString(body)
     except DecodeError:
         raise MalformedRequest("it is not protobuf") from None
-    refuse_unknown(request)
+    refuse_unknown(request, body)
     return request
 
 
-async def _abort(error: Exception, context: Any, log: FilteringBoundLogger) -> None:
-    if not isinstance(error, GatewayError):
-        incident = secrets.token_hex(4)
-        log.error("request failed unexpectedly", incident=incident, what=type(error).__name__, exc_info=error)
-        error = InternalError(incident)
-    code, message, trailers = status_of(error)
-    await context.abort(code, message, trailers)
+class ServicersEdge:
+    """Ends an RPC with the status that says what was raised within the `async with` block."""
+
+    def __init__(self, context: Any, log: FilteringBoundLogger) -> None:
+        """End the RPC of `context`; `log` takes what should not happen."""
+        self._context = context
+        self._log = log
+
+    async def __aenter__(self) -> None:
+        """Begin."""
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Turn `error` into a status, where it is one that the client can be told."""
+        if not isinstance(error, Exception):
+            return
+        if not isinstance(error, GatewayError):
+            incident = secrets.token_hex(4)
+            what = type(error).__name__
+            self._log.error("request failed unexpectedly", incident=incident, what=what, exc_info=error)
+            error = InternalError(incident)
+        await self._context.abort(*status_of(error))

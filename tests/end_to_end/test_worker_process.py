@@ -1,5 +1,6 @@
 """One worker process from its start to its end: loading, failing, stopping, and never outliving its gateway."""
 
+import json
 import os
 import random
 import signal
@@ -16,8 +17,11 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from pomona.v1 import generation_pb2 as pb
 from pomona.v1 import model_pb2, worker_pb2
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
-from tests.support.tiny_models import write_llama
+from native import kernels
+from tests.support.tiny_models import VOCAB_SIZE, write_llama
 from tests.support.waiting import eventually, wait_until
 from tests.support.worker_client import WorkerClient, chat, client_of, refusal_of, request, rest_of, stamps
 from tests.support.worker_process import WorkerProcess, group_members
@@ -71,6 +75,35 @@ async def test_a_worker_loads_generates_and_stops_when_told(start: Start) -> Non
     assert group_members(worker.pid) == []
 
 
+async def test_a_socket_that_cannot_be_made_is_an_exit_with_a_code_and_words(start: Start) -> None:
+    worker = start(socket="/tmp/there/is/no/such/folder/w.sock")
+    assert await worker.exits() == 71
+    assert "the worker cannot listen on its socket" in events_of(worker)
+    assert group_members(worker.pid) == []
+
+
+@pytest.mark.parametrize(
+    ("cpu_kernels", "event", "threads"),
+    [
+        (True, "native kernels compute", 1),
+        (False, "MLX computes everything, without native kernels: cpu_kernels is off", None),
+    ],
+)
+@pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
+async def test_a_worker_says_whose_kernels_compute_and_answers_with_either(
+    start: Start, tmp_path: Path, cpu_kernels: bool, event: str, threads: int | None
+) -> None:
+    folder = write_llama(tmp_path / "tiny", quantization={"bits": 4, "group_size": 32})
+    worker = start(folder, cpu_kernels=cpu_kernels, compute_threads=1)
+    async with client_of(worker) as client:
+        await client.is_active()
+        answer = await client.ask(request(spec=pb.GenerationSpec(chat=chat("hello"))))
+
+    assert answer.usage.completion_tokens == 4
+    (line,) = [line for line in worker.lines() if line.get("event") == event]
+    assert line.get("threads") == threads
+
+
 async def test_the_handshake_is_answered_while_the_model_loads(start: Start, tmp_path: Path) -> None:
     large = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8}
     worker = start(write_llama(tmp_path / "large", config=large))
@@ -102,6 +135,31 @@ def truncated(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-100])
 
 
+def with_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def without_room_for_output(folder: Path) -> None:
+    with_config(folder, max_position_embeddings=1)
+
+
+def with_a_frequency_past_all_numbers(folder: Path) -> None:
+    with_config(folder, rope_theta=1e-300)
+
+
+def with_weights_that_are_no_numbers(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][:] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "mlx"})
+
+
+def with_a_token_too_many(folder: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens([f"extra{index}" for index in range(VOCAB_SIZE - tokenizer.get_vocab_size() + 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
 def gone(folder: Path) -> None:
     folder.rename(folder.with_name("elsewhere"))
 
@@ -111,6 +169,10 @@ def gone(folder: Path) -> None:
     [
         (without_hidden_size, "CHECKPOINT_REJECTED", "hidden_size"),
         (truncated, "CHECKPOINT_CORRUPT", "model.safetensors"),
+        (without_room_for_output, "CHECKPOINT_REJECTED", "max_position_embeddings"),
+        (with_a_frequency_past_all_numbers, "CHECKPOINT_CORRUPT", "no numbers"),
+        (with_weights_that_are_no_numbers, "CHECKPOINT_CORRUPT", "no numbers"),
+        (with_a_token_too_many, "CHECKPOINT_REJECTED", "tokenizer.json: has token 288"),
         (gone, "CHECKPOINT_REJECTED", "tiny"),
     ],
 )

@@ -146,3 +146,14 @@ async def test_a_closed_gate_refuses_who_comes_and_who_waits() -> None:
         await waiting
     with pytest.raises(ServerDraining):
         await gate.enter("b")
+
+
+async def test_the_bytes_that_are_kept_are_bounded() -> None:
+    gate = Admission(AdmissionLimits(10, 10, 10, 5.0, max_held_bytes=100))
+    gate.hold(60)
+    gate.hold(40)
+    with pytest.raises(QueueFull) as caught:
+        gate.hold(1)
+    assert (caught.value.scope, caught.value.depth) == ("request bytes", 2)
+    gate.drop(40)
+    gate.hold(40)

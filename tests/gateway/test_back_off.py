@@ -36,8 +36,15 @@ def test_a_good_run_lets_the_pauses_begin_anew_but_keeps_the_budget() -> None:
 
 
 def test_a_crash_of_a_counted_incident_pauses_but_does_not_count() -> None:
+    one = back_off(BackOffLimits(jitter=0.0, budget_crashes=1))
+    assert one.crashed(0.0, 0.0, is_counted=False) == 0.5
+    assert one.crashed(100.0, 60.0, is_counted=False) == 0.5
+
+
+def test_a_crash_after_a_crash_counts_whatever_it_belongs_to() -> None:
     one = back_off()
-    assert [one.crashed(0.0, 0.0, is_counted=False) for _ in range(9)][-1] == 30.0
+    pauses = [one.crashed(0.0, 0.0, is_counted=False) for _ in range(6)]
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, None]
 
 
 def test_a_reset_forgets_crashes_and_pauses() -> None:

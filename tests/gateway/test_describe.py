@@ -14,6 +14,7 @@ from gateway.describe import Describer
 from gateway.errors import CheckpointRejected, LoadError, ModelLoadFailed
 from gateway.logs import LogRing, make_log
 from gateway.process import Command
+from tests.support.scarcity import descriptors_left
 
 MODEL = CatalogueModel("model-a", Path("/secret/place/model"))
 
@@ -69,3 +70,9 @@ async def test_what_is_no_description_is_a_failed_load(program: str) -> None:
 
 async def test_a_description_that_does_not_come_is_a_failed_load() -> None:
     assert isinstance(await failure_of("import time; time.sleep(60)", timeout_s=0.3), ModelLoadFailed)
+
+
+@pytest.mark.parametrize("left", range(6))
+async def test_a_description_for_which_no_process_starts_is_a_failed_load(left: int) -> None:
+    with descriptors_left(left):
+        assert isinstance(await failure_of("print('{}')"), ModelLoadFailed)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pomona.v1 import common_pb2, generation_pb2
 
-from gateway.envelope import MODEL_FIELD, Envelope, read_envelope, with_text_field
+from gateway.envelope import MODEL_FIELD, Envelope, read_envelope, text_field
 from gateway.errors import GatewayError, InvalidField, MalformedRequest
 
 MODEL = b"\x0a\x01m"
@@ -97,7 +97,7 @@ def test_a_priority_must_be_in_its_range(priority: int) -> None:
 
 @pytest.mark.parametrize("model", ["m", "org/model-1.5_b", "x" * 200])
 def test_an_added_name_is_what_protobuf_reads(model: str) -> None:
-    added = with_text_field(body(model="alias", request_id="r"), MODEL_FIELD, model)
+    added = body(model="alias", request_id="r") + text_field(MODEL_FIELD, model)
     parsed = generation_pb2.StreamGenerateRequest.FromString(added)
     assert (parsed.model, parsed.request_id, read_envelope(added).model) == (model, "r", model)
 

@@ -30,6 +30,7 @@ SAMPLES: list[GatewayError] = [
     errors.UnsupportedOption((Violation("options.kv_scheme", "is not built yet"),)),
     errors.DuplicateRequestId("r"),
     errors.StreamIdle(30.0),
+    errors.SlowReader(60.0),
     errors.ModelNotFound(MODEL, ("a", "b")),
     errors.ModelLoading(MODEL, LoadProgress("weights", 5, 10)),
     errors.ModelLoadFailed(MODEL, "its worker did not say why."),
@@ -114,6 +115,7 @@ def test_errors_to_be_retried_say_when_and_how(error: GatewayError) -> None:
     status = status_of(error)
     trailers = dict(status.trailers)
     is_retriable = status.code in {StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED}
+    is_retriable &= not isinstance(error, errors.SlowReader)  # a client that does not read would not read again
     assert ("grpc-retry-pushback-ms" in trailers) is is_retriable
 
 

@@ -16,6 +16,7 @@ DIED = ExitCause.DIED
         (Exit(ExitCause.STALLED, signal=9, last_words=("no heartbeat",)), "stalled: no heartbeat"),
         (Exit(DIED, code=1, last_words=("first", "ValueError: 7 heads", " ")), "exit code 1: ValueError: 7 heads"),
         (Exit(DIED, code=1, last_words=('{"event": "gone", "level": "error"}',)), "exit code 1: gone"),
+        (Exit(DIED, signal=9, last_words=('{"event": "worker moved", "level": "info"}',)), "SIGKILL"),
         (Exit(DIED, code=3, last_words=('{"message": "bad", "reason": "X"}',)), "exit code 3: bad"),
         (
             Exit(DIED, code=1, last_words=('{"event": "e", "trace": "a\\nKeyError: 2"}',)),

@@ -15,6 +15,7 @@ from gateway.lifecycle import (
     Event,
     Exited,
     Idle,
+    Leaving,
     Lifecycle,
     Pause,
     PauseOver,
@@ -195,6 +196,20 @@ def test_a_suspect_worker_is_degraded_until_it_reports() -> None:
     assert one.state is S.ACTIVE
 
 
+def test_a_worker_that_leaves_unasked_finishes_its_requests_and_is_followed_by_another() -> None:
+    for one in (life(Wanted(), READY), life(Wanted(), READY, Suspected())):
+        assert one.apply(Leaving()) == AwaitIdle(30.0)
+        assert one.state is S.DRAINING
+        assert one.apply(Leaving()) is None
+        assert one.apply(Exited(Exit(ExitCause.DIED, code=0))) == StartWorker()
+
+
+def test_a_load_whose_worker_leaves_unasked_is_a_crash() -> None:
+    one = life(Wanted())
+    assert one.apply(Leaving()) is None
+    assert one.apply(Exited(Exit(ExitCause.DIED, code=0))) == Pause(1, 0.5)
+
+
 def test_other_options_load_the_model_anew() -> None:
     one = life(Wanted(LoadOptions(context_tokens=512)), READY)
     assert one.apply(Wanted(LoadOptions(context_tokens=1024), is_order=True)) == AwaitIdle(30.0)
@@ -231,6 +246,7 @@ EVENTS: Iterable[Event] = (
     Progressed(LoadProgress("weights")),
     Suspected(),
     Recovered(),
+    Leaving(),
     Idle(),
     PauseOver(1),
     PauseOver(2),

@@ -17,8 +17,9 @@ from gateway.process import (
     run_once,
     spawn,
 )
+from tests.support.scarcity import descriptors_left, no_thread, open_descriptors
 from tests.support.scripted import is_alive
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, wait_until
 
 LIMIT_S = 10.0
 HOLD = "import time; time.sleep(60)"
@@ -152,16 +153,55 @@ async def test_settings_that_a_pipe_may_not_hold_are_refused() -> None:
         spawn(python(""), b"x" * 20_000, silent)
 
 
-def open_descriptors() -> list[str]:
-    return sorted(path.name for path in Path("/dev/fd").iterdir())
-
-
 async def test_nothing_stays_open_after_a_child() -> None:
     await lines_of("")
     before = open_descriptors()
     for _ in range(5):
         await lines_of("print('hello')")
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("left", range(10))
+async def test_a_start_without_enough_descriptors_is_an_error_of_ours_and_leaves_none_open(left: int) -> None:
+    await lines_of("")
+    before = open_descriptors()
+    with descriptors_left(left), pytest.raises(SpawnError, match=r"Too many open files|Invalid argument"):
+        spawn(python(HOLD), b"", silent)
+    assert open_descriptors() == before
+
+
+async def test_a_start_without_a_thread_is_an_error_of_ours_and_leaves_nothing() -> None:
+    await lines_of("")
+    before = open_descriptors()
+    with no_thread(), pytest.raises(SpawnError, match="no thread"):
+        spawn(python(HOLD), b"", silent)
+    assert open_descriptors() == before
+    with pytest.raises(ChildProcessError):  # There is no child any more.
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # noqa: ASYNC222 - it does not wait
+    child, lines = await started(f"print('hello', flush=True); {HOLD}")
+    assert lines == ["hello"]
+    child.signal_group(signal.SIGKILL)
+    await child.wait(LIMIT_S)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_an_end_is_told_though_its_last_lines_find_no_taker() -> None:
+    def broken(stream: str, line: str) -> None:
+        raise OSError("nobody reads it")
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    child = spawn(python("print('a')"), b"", broken)
+    wait_until(lambda: not is_there(child.pid), LIMIT_S)  # The loop stands still: its end is what it hears first.
+    ended = await child.wait(LIMIT_S)
+    assert ended is not None
+    assert ended.code == 0
 
 
 LIFELINE = "import os; print(os.getpid(), flush=True); os.read(9, 1)"

@@ -1,5 +1,6 @@
 """A client without the `.proto` files finds what it needs."""
 
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,26 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2
+from pomona.v1 import generation_pb2, model_pb2
 
+from gateway import health
+from gateway.logs import LogRing, make_log
 from gateway.reflection import NEW_PACKAGE, OLD_PACKAGE, SERVICE_NAMES, add_reflection
+from gateway.services.registration import MAX_CONTROL_BYTES
+from tests.gateway.statuses import seen
 
-SERVICES = ("pomona.v1.GenerationService", "pomona.v1.ModelService", "grpc.health.v1.Health")
+DESCRIPTORS: tuple[Any, ...] = (
+    generation_pb2.DESCRIPTOR.services_by_name["GenerationService"],
+    model_pb2.DESCRIPTOR.services_by_name["ModelService"],
+    health.SERVICE,
+)
+SERVICES = tuple(descriptor.full_name for descriptor in DESCRIPTORS)
 VERSIONS = (OLD_PACKAGE, NEW_PACKAGE)
 
 
 async def ask(folder: Path, package: str, *requests: Any) -> list[Any]:
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-    add_reflection(server, SERVICES)
+    add_reflection(server, SERVICES, make_log(LogRing(10), "info", "json", io.StringIO()))
     server.add_insecure_port(f"unix:{folder / 'r.sock'}")
     await server.start()
 
@@ -30,12 +41,17 @@ async def ask(folder: Path, package: str, *requests: Any) -> list[Any]:
     async with grpc.aio.insecure_channel(f"unix:{folder / 'r.sock'}") as channel:
         call = channel.stream_stream(
             f"/{package}.ServerReflection/ServerReflectionInfo",
-            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            request_serializer=_bytes,
             response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
         )(sent(), timeout=10)
-        answers = [answer async for answer in call]
-    await server.stop(None)
-    return answers
+        try:
+            return [answer async for answer in call]
+        finally:
+            await server.stop(None)
+
+
+def _bytes(request: Any) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()
 
 
 def files_in(answer: Any) -> list[descriptor_pb2.FileDescriptorProto]:
@@ -95,3 +111,40 @@ async def test_what_is_not_there_is_an_error_in_the_stream(tmp_path: Path, packa
     missing, found = await ask(tmp_path, package, *requests)
     assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
     assert "pomona/v1/generation.proto" in {file.name for file in files_in(found)}
+
+
+SYMBOLS = (
+    "pomona.v1.GenerationService.StreamGenerate",
+    "pomona.v1.StreamGenerateRequest",
+    "pomona.v1.StreamGenerateRequest.model",
+    "grpc.reflection.v1.ServerReflectionRequest.message_request",
+    "grpc.health.v1.HealthCheckResponse.ServingStatus",
+    "grpc.health.v1.HealthCheckResponse.SERVING",
+    "grpc.health.v1.Health.Check",
+)
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+async def test_every_kind_of_symbol_is_found(tmp_path: Path, symbol: str) -> None:
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+    (answer,) = await ask(tmp_path, NEW_PACKAGE, request)
+    packages = {file.package for file in files_in(answer)}
+    assert any(symbol.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize(
+    "symbol", ["pomona.v1.GenerationService.Nothing", "pomona.v1.StreamGenerateRequest.nothing", "nothing", ".", ""]
+)
+async def test_a_symbol_that_is_not_there_is_not_found(tmp_path: Path, symbol: str) -> None:
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+    (answer,) = await ask(tmp_path, NEW_PACKAGE, request)
+    assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+@pytest.mark.parametrize("package", VERSIONS)
+@pytest.mark.parametrize("body", [b"\xff\xff\xff", b"\x0a\xff\xff\xff\x7f" + b"x" * MAX_CONTROL_BYTES])
+async def test_bytes_that_are_no_request_are_malformed(tmp_path: Path, package: str, body: bytes) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await ask(tmp_path, package, body)
+    failure = seen(caught.value)
+    assert (failure.code, failure.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST")

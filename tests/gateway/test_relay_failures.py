@@ -173,11 +173,8 @@ async def test_a_worker_that_dies_mid_stream_ends_the_stream_at_once(tmp_path: P
         messages = aiter(call)
         for _ in range(3):
             await anext(messages)
-        loop = asyncio.get_running_loop()
-        died_s = loop.time()
         await relay.pool.workers[0].die(Exit(ExitCause.DIED, signal=9))
-        failure = await failure_of(call)
-        assert loop.time() - died_s < 1.0
+        failure = await asyncio.wait_for(failure_of(call), LIMIT_S / 2)  # long before the stream's own deadline
     assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "WORKER_DIED")
     assert failure.metadata == {"model": MODEL, "signal": "SIGKILL", "events_sent": "3"}
     assert failure.trailers["grpc-retry-pushback-ms"] == "-1"

@@ -57,6 +57,14 @@ def test_variables_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (limits.max_requests, limits.max_waiting) == (8, 3)
 
 
+@pytest.mark.parametrize(("said", "wanted"), [("off", False), ("on", True)])
+def test_native_kernels_can_be_switched_off_by_a_variable(
+    monkeypatch: pytest.MonkeyPatch, said: str, wanted: bool
+) -> None:
+    monkeypatch.setenv("POMONA_CPU_KERNELS", said)
+    assert load_settings().cpu_kernels is wanted
+
+
 def test_flags_win_over_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POMONA_LIMITS__MAX_REQUESTS", "8")
     monkeypatch.setenv("POMONA_LISTEN", "127.0.0.1:1")
@@ -100,16 +108,41 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "nowhere.toml")
 
 
-@pytest.mark.parametrize("name", ["POMONA_LIMITS__MAX_REQUEST", "POMONA_LIMIT__MAX_REQUESTS"])
+@pytest.mark.parametrize(
+    "name",
+    ["POMONA_LIMITS__MAX_REQUEST", "POMONA_LIMIT__MAX_REQUESTS", "POMONA_LISTN", "POMONA_LISTEN__X", "pomona_listn"],
+)
 def test_a_variable_that_nothing_reads_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
-    with pytest.raises(SettingsError, match=r"(?i)max_request|limit"):
+    with pytest.raises(SettingsError, match=r"(?i)max_request|limit|listn|listen"):
         load_settings()
+
+
+@pytest.mark.parametrize("name", ["POMONA_MODELS", "POMONA_LIMITS", "pomona_limits"])
+def test_a_variable_that_is_not_json_is_named_and_its_value_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "hunter2")
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert str(caught.value).startswith(f"{name}: ")
+    assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("file_models", "more_models"), [("3", []), ("[]", 3), ("[3]", 3), ("{a = 1}", [])])
+def test_models_that_are_no_list_are_refused_whatever_they_join(
+    tmp_path: Path, file_models: str, more_models: object
+) -> None:
+    file = written(tmp_path, f"models = {file_models}")
+    with pytest.raises(SettingsError, match="models"):
+        load_settings(file, {"models": more_models})
 
 
 def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POMONA_SERVER", "127.0.0.1:1")
     monkeypatch.setenv("POMONA_TOKEN", "x")
+    monkeypatch.setenv("POMONA_NATIVE", "0")
     assert load_settings() == Settings()
 
 

@@ -54,6 +54,31 @@ def test_the_folder_of_a_killed_gateway_is_removed_at_the_next_start(tmp_path: P
     folder.close()
 
 
+def test_a_folder_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
+    folder = SocketFolder(tmp_path)
+    first = folder.path
+    folder.restore()
+    assert folder.path == first
+    first.rmdir()
+    folder.restore()
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert remove_stale(tmp_path) == []
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_somebody_replaced_is_theirs(tmp_path: Path) -> None:
+    folder = SocketFolder(tmp_path)
+    first = folder.path
+    first.rmdir()
+    first.mkdir()
+    folder.restore()
+    assert folder.path != first
+    folder.close()
+    folder.restore()
+    assert list(tmp_path.iterdir()) == [first]
+
+
 def test_what_is_no_folder_of_a_gateway_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "else").mkdir()
     (tmp_path / "pomona-models").mkdir()

@@ -1,6 +1,8 @@
+import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +12,14 @@ import pytest
 import structlog
 
 from gateway.errors import CheckpointRejected
-from gateway.lifecycle import Event, Exited, Progressed, Ready, Recovered, Suspected
+from gateway.lifecycle import Event, Exited, Leaving, Progressed, Ready, Recovered, Suspected
 from gateway.model_status import Exit, ExitCause, LoadProgress
 from gateway.process import Command
 from gateway.sockets import SocketFolder
 from gateway.stop_ladder import StopLimits
 from gateway.supervisor import Launch, Supervisor
 from gateway.vitals import VitalLimits
+from tests.support.scarcity import descriptors_left, no_thread, open_descriptors
 from tests.support.scripted import (
     STREAM_GENERATE,
     events_in,
@@ -63,6 +66,19 @@ class Watched:
         return await self.supervisor.instance.exit
 
 
+class LateClock:
+    """A clock that stands still until it is told to run, so that the start of a process takes no time."""
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+
+    def __call__(self) -> float:
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+
+    def run(self) -> None:
+        self._began_s = time.monotonic()
+
+
 @dataclass
 class Nursery:
     """Starts supervised workers and sees that none is left."""
@@ -77,6 +93,7 @@ class Nursery:
         vital_limits: VitalLimits = PATIENT,
         stop_limits: StopLimits = QUICK_STOP,
         command: Command | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> Watched:
         path = write_script(self.folder, **script)
         settings = {"model": "m", "checkpoint": str(path)}
@@ -84,7 +101,7 @@ class Nursery:
         events: list[Event] = []
         capture = structlog.testing.LogCapture()
         log = structlog.wrap_logger(None, processors=[capture])
-        supervisor = Supervisor(launch, events.append, log)
+        supervisor = Supervisor(launch, events.append, log, now)
         self.started.append(supervisor)
         return Watched(supervisor, events, capture.entries)
 
@@ -174,7 +191,33 @@ async def test_the_reason_is_found_in_the_last_line_when_no_report_came(nursery:
 
 async def test_a_program_that_cannot_be_started_is_an_exit(nursery: Nursery) -> None:
     ended = await nursery.start({}, command=Command(("/no/such/program",), {})).exit()
-    assert ended.exit == Exit(ExitCause.DIED, last_words=("the worker could not be started",))
+    words = "the worker could not be started: No such file or directory"
+    assert ended.exit == Exit(ExitCause.DIED, last_words=(words,))
+
+
+async def test_a_start_without_descriptors_is_an_exit_in_words(nursery: Nursery) -> None:
+    before = open_descriptors()
+    with descriptors_left(3):
+        ended = await nursery.start({}).exit()
+    assert ended.exit == Exit(ExitCause.DIED, last_words=("the worker could not be started: Too many open files",))
+    assert open_descriptors() == before
+
+
+async def test_a_start_without_a_thread_is_an_exit_in_words(nursery: Nursery) -> None:
+    with no_thread():
+        ended = await nursery.start({}).exit()
+    assert ended.exit.last_words == ("the worker could not be started: no thread to watch it",)
+
+
+class UnreadableSettings(dict[str, Any]):
+    def keys(self) -> Any:
+        raise MemoryError
+
+
+async def test_a_supervision_that_breaks_off_is_an_exit_too(nursery: Nursery) -> None:
+    command = fake_worker_command()
+    ended = await nursery.start({}, command=Command(command.argv, UnreadableSettings())).exit()
+    assert ended.exit == Exit(ExitCause.DIED, last_words=("its supervision broke off",))
 
 
 @pytest.mark.parametrize("load", ["hang", "stuck"])
@@ -188,8 +231,11 @@ async def test_a_load_that_stands_still_is_given_up(nursery: Nursery, load: str)
 
 
 async def test_a_load_that_moves_outlives_the_stall_limit(nursery: Nursery) -> None:
-    limits = VitalLimits(heartbeat_s=0.05, load_stall_s=1.0, lost_after=1000)
-    worker = nursery.start({"reports": 40, "pause_s": 0.05}, limits)
+    limits = VitalLimits(heartbeat_s=0.05, load_stall_s=3.0, lost_after=1000)
+    clock = LateClock()
+    worker = nursery.start({"reports": 35, "pause_s": 0.1}, limits, now=clock)
+    await worker.wait_for(Progressed)
+    clock.run()
     await worker.wait_for(Ready)
 
 
@@ -234,7 +280,7 @@ async def test_a_worker_that_computes_nothing_is_asked_for_its_stacks_and_ended(
 
 
 async def test_a_worker_that_computes_may_take_its_time(nursery: Nursery) -> None:
-    limits = VitalLimits(heartbeat_s=0.05, compute_stall_s=0.5, suspect_after=1000, lost_after=1000)
+    limits = VitalLimits(heartbeat_s=0.05, compute_stall_s=5.0, suspect_after=1000, lost_after=1000)
     worker = nursery.start({"methods": HOLD}, limits)
     await worker.wait_for(Ready)
     async with call_in_flight(worker):
@@ -243,12 +289,62 @@ async def test_a_worker_that_computes_may_take_its_time(nursery: Nursery) -> Non
         assert len(worker.events) == before
 
 
+async def test_a_long_step_may_take_its_time(nursery: Nursery) -> None:
+    limits = VitalLimits(heartbeat_s=0.05, compute_stall_s=0.3, suspect_after=1000, lost_after=1000)
+    worker = nursery.start({"frozen": True, "step_tokens": 1000, "methods": HOLD}, limits)
+    await worker.wait_for(Ready)
+    async with call_in_flight(worker):
+        assert worker.supervisor.instance is not None
+        _, running = await asyncio.wait([worker.supervisor.instance.exit], timeout=1.0)
+        assert running
+
+
+async def test_a_worker_starts_though_somebody_removed_the_folder_of_sockets(nursery: Nursery) -> None:
+    nursery.sockets.path.rmdir()
+    worker = nursery.start({})
+    await worker.wait_for(Ready)
+    assert nursery.sockets.path.exists()
+
+
+async def test_a_folder_of_sockets_that_cannot_be_made_is_an_exit_in_words(nursery: Nursery, tmp_path: Path) -> None:
+    parent = tmp_path / "sockets"
+    parent.mkdir()
+    nursery.sockets.close()
+    nursery.sockets = SocketFolder(parent)
+    nursery.sockets.path.rmdir()
+    parent.rmdir()
+    ended = await nursery.start({}).exit()
+    problem = "no folder for its socket: No such file or directory"
+    assert ended.exit.last_words == (f"the worker could not be started: {problem}",)
+
+
+async def test_a_worker_that_takes_its_leave_unasked_says_so_once(nursery: Nursery) -> None:
+    worker = nursery.start({"lingers": True})
+    await worker.wait_for(Ready)
+    os.kill(worker.pid, signal.SIGTERM)
+    await worker.wait_for(Leaving)
+    worker.supervisor.stop()
+    await worker.exit()
+    assert [type(event) for event in worker.events].count(Leaving) == 1
+
+
+async def test_a_hurried_end_does_not_wait_for_the_rungs(nursery: Nursery) -> None:
+    slow = StopLimits(shutdown_s=60.0, terminate_s=60.0, interrupt_s=60.0)
+    worker = nursery.start({"stubborn": True}, stop_limits=slow)
+    await worker.wait_for(Ready)
+    worker.supervisor.stop()
+    await eventually(lambda: bool(events_in(nursery.folder, "shutdown")))
+    worker.supervisor.hurry()
+    ended = await worker.exit()
+    assert (ended.exit.cause, ended.exit.signal) == (ExitCause.UNLOADED, signal.SIGKILL)
+
+
 async def test_a_worker_ends_when_asked_and_its_memory_is_counted(nursery: Nursery) -> None:
     worker = nursery.start({})
     await worker.wait_for(Ready)
     worker.supervisor.stop()
     ended = await worker.exit()
-    assert ended.exit == Exit(ExitCause.UNLOADED, None, 0)
+    assert (ended.exit.cause, ended.exit.code) == (ExitCause.UNLOADED, 0)
     assert worker.supervisor.freed_bytes > 1 << 20
     assert events_in(nursery.folder, "shutdown")
 

@@ -71,6 +71,12 @@ def test_ticks_that_stand_still_while_requests_run_are_a_stall() -> None:
     assert reports([busy] * 62) is Verdict.COMPUTE_STALLED
 
 
+def test_a_step_of_many_tokens_may_take_longer() -> None:
+    busy = replace(READY, running_requests=1, compute_ticks=9, step_tokens=400)
+    assert reports([busy] * 160) is Verdict.FINE
+    assert reports([busy] * 162) is Verdict.COMPUTE_STALLED
+
+
 def test_an_idle_worker_need_not_compute() -> None:
     assert reports([READY] * 200) is Verdict.FINE
 

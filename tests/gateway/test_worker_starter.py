@@ -42,6 +42,7 @@ async def test_a_worker_is_told_what_the_settings_say(tmp_path: Path) -> None:
     assert (settings["context_tokens"], settings["max_batch_rows"], settings["path"]) == (2048, 3, "reference")
     assert (settings["prefill_chunk_tokens"], settings["outbox_bytes"]) == (512, 256 * 1024)
     assert (settings["max_request_bytes"], settings["log_level"]) == (16 * 1024 * 1024, "info")
+    assert settings["cpu_kernels"] is True
 
 
 async def test_options_of_a_load_win_over_the_settings(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
+from gateway import workers as workers_module
 from gateway.back_off import BackOffLimits
 from gateway.errors import (
     CheckpointRejected,
@@ -29,6 +30,7 @@ from gateway.stop_ladder import StopLimits
 from gateway.supervisor import Launch, Supervisor
 from gateway.vitals import VitalLimits
 from gateway.workers import Chances, Workers
+from tests.support.scarcity import descriptors_left
 from tests.support.scripted import STREAM_GENERATE, events_in, fake_worker_command, is_alive, write_script
 from tests.support.waiting import eventually
 
@@ -125,14 +127,17 @@ async def test_requests_that_come_together_share_one_load(farm: Farm) -> None:
     assert farm.starts() == 1
 
 
-async def test_a_deadline_that_a_load_cannot_meet_is_told_so_in_time(farm: Farm) -> None:
+async def test_a_deadline_that_a_load_cannot_meet_is_told_so_in_time(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "ANSWER_MARGIN_S", 4.5)
     farm.script(reports=1, load="stuck")
     began = time.monotonic()
-    error = await refusal(farm.workers.acquire("a", 0.5))
-    assert time.monotonic() - began < 0.5
+    error = await refusal(farm.workers.acquire("a", 5.0))
+    assert time.monotonic() - began < 5.0
     assert isinstance(error, ModelLoading)
     await eventually(lambda: farm.workers.state("a").progress is not None)
-    error = await refusal(farm.workers.acquire("a", 1.0))
+    error = await refusal(farm.workers.acquire("a", 5.0))
     assert isinstance(error, ModelLoading)
     assert (error.progress.phase, error.progress.bytes_done) == ("weights", 1)
 
@@ -152,9 +157,8 @@ async def test_a_killed_worker_is_told_to_each_lease_and_started_again(farm: Far
     leases = [await farm.workers.acquire("a", LIMIT_S) for _ in range(3)]
     killed = leases[0].instance
     os.kill(killed.pid, signal.SIGKILL)
-    began = time.monotonic()
-    ended = await asyncio.gather(*(lease.instance.exit for lease in leases))
-    assert time.monotonic() - began < 1.0
+    async with asyncio.timeout(LIMIT_S):
+        ended = await asyncio.gather(*(lease.instance.exit for lease in leases))
     assert {(one.cause, one.signal) for one in ended} == {(ExitCause.DIED, signal.SIGKILL)}
     await farm.until(S.BACKING_OFF)
     await farm.until(S.ACTIVE)
@@ -191,6 +195,14 @@ async def test_five_crashes_on_load_leave_the_model_failed_with_its_last_words(f
     assert farm.starts() == 5
 
 
+async def test_a_machine_without_descriptors_costs_pauses_until_it_has_some(farm: Farm) -> None:
+    with descriptors_left(3):
+        await farm.workers.load("a", None, wait=False)
+        await farm.until(S.BACKING_OFF)
+    with await farm.workers.acquire("a", LIMIT_S):
+        assert farm.starts() == 1
+
+
 async def test_a_request_waits_through_the_pauses_of_a_model_that_then_loads(farm: Farm) -> None:
     farm.script(crashes=2)
     with await farm.workers.acquire("a", LIMIT_S):
@@ -206,10 +218,10 @@ async def test_a_pause_longer_than_the_deadline_is_told_at_once(farm: Farm) -> N
     await farm.until(S.BACKING_OFF)
     began = time.monotonic()
     error = await refusal(workers.acquire("a", 20.0))
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < LIMIT_S
     assert isinstance(error, ModelBackingOff)
     assert error.attempt == 1
-    assert 25.0 < error.retry_after_s <= 30.0
+    assert 20.0 < error.retry_after_s <= 30.0
     assert isinstance(workers.state("a").failure, ModelBackingOff)
 
 
@@ -364,14 +376,60 @@ async def test_a_stalled_worker_is_replaced(farm: Farm) -> None:
     assert not is_alive(lease.instance.pid)
 
 
+async def test_a_worker_that_takes_its_leave_unasked_gets_no_new_work_and_is_replaced(farm: Farm) -> None:
+    farm.script(lingers=True)
+    lease = await farm.workers.acquire("a", LIMIT_S)
+    os.kill(lease.instance.pid, signal.SIGTERM)
+    await farm.until(S.DRAINING)
+    waiting = asyncio.create_task(farm.workers.acquire("a", LIMIT_S))
+    await asyncio.wait([waiting, lease.instance.exit], timeout=0.3)
+    assert not waiting.done()
+    assert not lease.instance.exit.done()
+    lease.release()
+    with await waiting as other:
+        assert other.instance.pid != lease.instance.pid
+    assert not is_alive(lease.instance.pid)
+    assert farm.starts() == 2
+
+
+async def test_a_worker_that_takes_its_leave_unasked_is_replaced_though_nobody_asks(farm: Farm) -> None:
+    pid = await farm.ready_pid()
+    farm.script(lingers=True)
+    os.kill(pid, signal.SIGTERM)
+    await eventually(lambda: farm.starts() == 2, LIMIT_S)
+    await farm.until(S.ACTIVE)
+
+
+async def test_an_unload_in_the_midst_of_a_workers_leave_is_not_followed_by_another_worker(farm: Farm) -> None:
+    farm.script(lingers=True)
+    lease = await farm.workers.acquire("a", LIMIT_S)
+    os.kill(lease.instance.pid, signal.SIGTERM)
+    await farm.until(S.DRAINING)
+    await farm.workers.unload("a", 0.0)
+    lease.release()
+    assert farm.is_in(S.UNLOADED)
+    assert farm.starts() == 1
+
+
+async def test_two_models_that_crash_side_by_side_both_spend_their_budgets(farm: Farm) -> None:
+    farm.script("a", load="crash")
+    farm.script("b", load="crash")
+    both = await asyncio.gather(*(refusal(farm.workers.acquire(model, 30.0)) for model in MODELS))
+    assert [type(error) for error in both] == [ModelFailed, ModelFailed]
+    starts = sorted(farm.starts(model) for model in MODELS)
+    assert starts == [5, 6]  # what they have in common is the first crash
+
+
 async def test_a_stop_ends_all_workers_at_once_and_refuses_requests(farm: Farm) -> None:
+    farm.stop_limits = StopLimits(shutdown_s=60.0, terminate_s=60.0, interrupt_s=60.0)
     farm.script("a", stubborn=True)
     farm.script("b", stubborn=True)
     pids = [await farm.ready_pid(model) for model in MODELS]
-    one_stop_s = QUICK_STOP.shutdown_s + QUICK_STOP.terminate_s + QUICK_STOP.interrupt_s
-    began = time.monotonic()
-    await farm.workers.stop(0.0)
-    assert time.monotonic() - began < 2 * one_stop_s
+    stopping = asyncio.create_task(farm.workers.stop(0.0))
+    await eventually(lambda: all(events_in(folder, "shutdown") for folder in farm.folders.values()), LIMIT_S)
+    assert all(is_alive(pid) for pid in pids)
+    farm.workers.hurry()
+    await stopping
     assert not any(is_alive(pid) for pid in pids)
     assert isinstance(await refusal(farm.workers.acquire("a", 1.0)), ServerDraining)
 
@@ -392,6 +450,19 @@ async def test_a_second_stop_shortens_the_grace_of_the_first(farm: Farm) -> None
     await farm.workers.stop(0.0)
     await stopping
     assert farm.is_in(S.UNLOADED)
+
+
+async def test_a_stop_in_a_hurry_does_not_wait_for_a_worker_that_stands_still(farm: Farm) -> None:
+    farm.stop_limits = StopLimits(shutdown_s=60.0, terminate_s=60.0, interrupt_s=60.0)
+    farm.script(stubborn=True)
+    pid = await farm.ready_pid()
+    os.kill(pid, signal.SIGSTOP)
+    stopping = asyncio.create_task(farm.workers.stop(0.0))
+    await farm.until(S.UNLOADING)
+    farm.workers.hurry()
+    async with asyncio.timeout(30.0):
+        await stopping
+    assert not is_alive(pid)
 
 
 async def test_a_watch_gives_changes_and_merges_those_not_read(farm: Farm) -> None:

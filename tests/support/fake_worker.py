@@ -12,6 +12,8 @@ that its settings name as the checkpoint:
     failure         reason, message and metadata of a load that fails
     own_id          the instance id that it answers with
     stubborn        it takes no notice of Shutdown, SIGTERM and SIGINT
+    lingers         at SIGTERM it takes its leave but does not go before Shutdown
+    step_tokens     of the step that it says it computes
     frozen          its compute ticks stand still while requests run
     grandchild      it starts a process in its group
     events          a file that gets a JSON line for each thing that happens
@@ -108,7 +110,8 @@ class FakeWorker:
             if self.script.get("stubborn"):
                 signal.signal(number, signal.SIG_IGN)
             else:
-                asyncio.get_running_loop().add_signal_handler(number, self.ended.set)
+                end = self.drain if self.script.get("lingers") else self.ended.set
+                asyncio.get_running_loop().add_signal_handler(number, end)
 
     async def load(self) -> None:
         how = self.script.get("load", "ok")
@@ -129,6 +132,10 @@ class FakeWorker:
             self.state = model_pb2.MODEL_STATE_ACTIVE
             self.tell()
             self.note("ready", pid=os.getpid())
+
+    def drain(self) -> None:
+        self.state = model_pb2.MODEL_STATE_DRAINING
+        self.tell()
 
     def count_start(self) -> int:
         starts = Path(f"{self.script_path}.starts")
@@ -166,7 +173,12 @@ class FakeWorker:
         stats = server_pb2.ModelStats(model=self.settings["model"], running_requests=len(self.running))
         stats.memory.footprint_bytes = 1 << 20
         report = worker_pb2.WatchWorkerResponse(
-            event_number=number, state=self.state, compute_ticks_total=self.ticks, steps_total=self.ticks, stats=stats
+            event_number=number,
+            state=self.state,
+            compute_ticks_total=self.ticks,
+            steps_total=self.ticks,
+            stats=stats,
+            step_tokens=self.script.get("step_tokens", 0),
         )
         if self.state == model_pb2.MODEL_STATE_LOADING:
             report.load_progress.CopyFrom(self.progress)

@@ -205,7 +205,7 @@ def lose_worker(
     gateway.stream(channel, 1).cancel()
     serving_s = time.monotonic() - began
     assert gateway.model(channel).workers[0].pid != pid
-    wait_until(lambda: len(gateway.workers()) == 1)
+    wait_until(lambda: len(gateway.workers()) == 1, LIMIT_S)
     return Outage(status_s, serving_s)
 
 
@@ -220,5 +220,5 @@ def kill_gateway(checkpoint: Path, dice: random.Random, *, is_fake: bool = True,
         time.sleep(dice.uniform(0.0, span_s))  # the instant is what the round is about
         began = time.monotonic()
         gateway.process.kill()
-        wait_until(lambda: not gateway.workers())
+        wait_until(lambda: not gateway.workers(), LIMIT_S)
         return time.monotonic() - began

@@ -5,6 +5,7 @@ Its methods are those of a made-up service with all four kinds of RPC, so that t
 
 import asyncio
 import contextlib
+import inspect
 import io
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -112,7 +113,10 @@ class _Answers(grpc.GenericRpcHandler):
             Cardinality(True, False): grpc.stream_unary_rpc_method_handler,
             Cardinality(True, True): grpc.stream_stream_rpc_method_handler,
         }
-        return makers[METHODS.get(name, Cardinality(False, False))](self._answers[name])
+        answer, kind = self._answers[name], METHODS.get(name, Cardinality(False, False))
+        if kind.response_streams and inspect.iscoroutinefunction(answer):
+            return grpc.stream_stream_rpc_method_handler(answer)  # it reads and writes by hand
+        return makers[kind](answer)
 
 
 @dataclass
@@ -220,11 +224,14 @@ def relay_parts(pool: ScriptedPool, ring: LogRing, **limits: float) -> RelayPart
                 max_requests_per_model=int(limits.get("max_requests_per_model", 100)),
                 max_waiting=int(limits.get("max_waiting", 0)),
                 max_wait_s=limits.get("max_wait_s", 5.0),
+                max_held_bytes=int(limits.get("max_held_bytes", 1 << 30)),
             )
         ),
         requests=Requests(),
         workers=pool,
-        limits=RelayLimits(limits.get("max_request_s", 30.0), limits.get("first_message_s", 5.0)),
+        limits=RelayLimits(
+            limits.get("max_request_s", 30.0), limits.get("first_message_s", 5.0), limits.get("slow_reader_s", 60.0)
+        ),
         log=make_log(ring, "info", "json", stream=_Nowhere()),
     )
 

@@ -15,7 +15,6 @@ from worker.errors import (
     CancelledByOperator,
     ContextTooLong,
     DeadlineExceeded,
-    DuplicateRequestId,
     InternalError,
     ModelLoading,
     ModelUnloading,
@@ -34,11 +33,16 @@ class CountTo:
     request_id: str
     limit: int
     deadline: float | None = None
+    number: int | None = None
+
+    @property
+    def key(self) -> str:
+        return self.request_id if self.number is None else f"{self.request_id}/{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class CountPlan:
-    request_ids: tuple[str, ...]
+    keys: tuple[str, ...]
 
 
 @dataclass
@@ -69,7 +73,7 @@ class Counting:
         self._note_thread()
         if job.request.limit > 10**9:
             raise ContextTooLong(job.request.limit, 10**9)
-        self.jobs[job.request.request_id] = (job, 0)
+        self.jobs[job.request.key] = (job, 0)
 
     def plan(self) -> CountPlan | None:
         ready = [key for key, (job, _) in self.jobs.items() if not job.outbox.is_full]
@@ -79,7 +83,7 @@ class Counting:
         self._note_thread()
         self.gate.wait(WAIT_S)
         self.fault(plan)
-        for request_id in plan.request_ids:
+        for request_id in plan.keys:
             job, count = self.jobs[request_id]
             if count == 0:
                 self.started.append(request_id)
@@ -91,13 +95,13 @@ class Counting:
                 del self.jobs[request_id]
                 reporter.post(job, Completed(Usage(0, count + 1), Timing()))
 
-    def drop(self, request_id: str) -> Usage:
+    def drop(self, key: str) -> Usage:
         self._note_thread()
-        self.dropped.append(request_id)
-        return Usage(0, self.jobs.pop(request_id)[1])
+        self.dropped.append(key)
+        return Usage(0, self.jobs.pop(key)[1])
 
     def view(self, job: Job[CountTo]) -> RequestView:
-        return RequestView(job.request.request_id, "queued", job.submitted, Usage())
+        return RequestView(job.request.key, job.request.request_id, "queued", job.submitted, Usage())
 
     def counts(self) -> Counts:
         return Counts(queued=len(self.jobs))
@@ -240,14 +244,46 @@ async def test_a_failed_load_is_raised_where_it_is_waited_for():
     assert await engine.stop(1) == 0
 
 
-async def test_an_id_in_flight_is_refused(open_gate: threading.Event):
+async def test_one_id_may_run_twice_and_each_is_cancelled_by_its_key(open_gate: threading.Event):
     async with running(Counting(gate=open_gate)) as engine:
-        first = submit(engine, CountTo("a", 10**6))
-        with pytest.raises(DuplicateRequestId):
-            submit(engine, CountTo("a", 1))
-        engine.cancel("a", CancelledByOperator("a"))
-        await last_of(first)
-        assert isinstance(await last_of(submit(engine, CountTo("a", 1))), Completed)
+        left = submit(engine, CountTo("a", 10**9, number=1))
+        retried = submit(engine, CountTo("a", 10**9, number=2))
+        engine.cancel("a/1", CancelledByOperator("a"))
+        assert isinstance(await failure_of(left), CancelledByOperator)
+        assert [(view.key, view.request_id) for view in engine.requests()] == [("a/2", "a")]
+        engine.cancel("a/2", CancelledByOperator("a"))
+        assert isinstance(await failure_of(retried), CancelledByOperator)
+
+
+class Panic(BaseException):
+    """What native code raises when it gives up is no Exception."""
+
+
+async def test_a_panic_in_a_step_ends_its_jobs_like_any_failure():
+    panics = iter([Panic()])
+
+    def fault(_: CountPlan) -> None:
+        for panic in panics:
+            raise panic
+
+    workload = Counting(fault=fault)
+    async with running(workload) as engine:
+        workload.gate.set()
+        assert isinstance(await failure_of(submit(engine, CountTo("a", 3))), InternalError)
+        assert isinstance(await last_of(submit(engine, CountTo("b", 1))), Completed)
+
+
+async def test_a_panic_in_the_load_is_raised_as_an_incident_where_it_is_waited_for():
+    def fail() -> None:
+        raise Panic
+
+    workload = Counting(load_fault=fail)
+    workload.load_gate.set()
+    engine: CountingEngine = Engine(workload, asyncio.get_running_loop())
+    engine.start()
+    with pytest.raises(InternalError):
+        await asyncio.wait_for(engine.load(), WAIT_S)
+    assert await engine.stop(1) == 0
 
 
 async def test_more_than_may_wait_is_refused_with_the_depth():

@@ -11,6 +11,7 @@ import models.checkpoint.errors as checkpoint_errors
 import worker.errors
 from worker.errors import (
     DETAILS_TRAILER,
+    MAX_MESSAGE_BYTES,
     PUSHBACK_TRAILER,
     ROWS,
     USAGE_TRAILER,
@@ -23,7 +24,6 @@ from worker.errors import (
     ContextTooLong,
     CredentialsInvalid,
     DeadlineExceeded,
-    DuplicateRequestId,
     InternalError,
     InvalidField,
     MalformedRequest,
@@ -34,6 +34,7 @@ from worker.errors import (
     ResponseTooLarge,
     RpcFailure,
     SlowReader,
+    TemplateBusy,
     UnsupportedOption,
     WorkerError,
     failure_of,
@@ -48,10 +49,10 @@ SAMPLES: list[WorkerError] = [
     ContextTooLong(9, 8),
     ChatTemplateRejected("too slow"),
     ResponseTooLarge(100),
-    DuplicateRequestId("r1"),
     AdapterNotFound("a"),
     CredentialsInvalid(),
     QueueFull(68),
+    TemplateBusy(3),
     SlowReader(30.0),
     ModelLoading(1, 2),
     ModelUnloading(),
@@ -132,6 +133,36 @@ def test_a_status_carries_reason_domain_and_facts(error: WorkerError):
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
 def test_trailers_stay_small(error: WorkerError):
     assert sum(len(key) + len(value) for key, value in status_of(error, model="m").trailers) < 4096
+
+
+LONG = "ü\ud800\n" * 33_000
+LONG_SAMPLES: list[WorkerError] = [
+    MalformedRequest(LONG),
+    InvalidField(LONG, LONG),
+    UnsupportedOption(LONG, LONG),
+    ContextTooLong(10**18, 10**18, LONG),
+    ChatTemplateRejected(LONG, LONG),
+    ResponseTooLarge(10**18, LONG),
+    AdapterNotFound(LONG),
+    CancelledByOperator(LONG),
+    ModelLoadFailed(LONG, incident=LONG),
+    CheckpointRejected(LONG, file=LONG, key=LONG),
+    CheckpointCorrupt(LONG, file=LONG, key=LONG),
+    InternalError(LONG),
+]
+
+
+def test_every_class_that_takes_a_text_has_a_long_sample():
+    plain = {CredentialsInvalid, QueueFull, TemplateBusy, SlowReader, ModelLoading, ModelUnloading, DeadlineExceeded}
+    assert {type(sample) for sample in LONG_SAMPLES} | plain | {ClientGone} == set(ROWS)
+
+
+@pytest.mark.parametrize("error", [*SAMPLES, *LONG_SAMPLES], ids=lambda error: type(error).__name__)
+def test_a_status_fits_whatever_a_client_wrote(error: WorkerError):
+    failure = status_of(error, model=LONG)
+    assert sum(len(key) + len(value) for key, value in failure.trailers) < 4096
+    assert len(failure.message.encode()) <= MAX_MESSAGE_BYTES
+    assert failure_of(error, model=LONG).ByteSize() < 4096
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded(), ClientGone()], ids=lambda error: type(error).__name__)

@@ -4,7 +4,10 @@ import asyncio
 import threading
 
 import pytest
+from tokenizers import Regex, pre_tokenizers
 
+from models.checkpoint.tokenizer import Tokenizer
+from tests.support.tiny_checkpoints import byte_level_tokenizer
 from worker.chat import ChatPrompt
 from worker.errors import ContextTooLong, DeadlineExceeded, InvalidField, UnsupportedOption
 from worker.prompting import EXACT_TEXT_BYTES, MAX_TEXT_BYTES, Prompter
@@ -52,6 +55,13 @@ async def test_a_text_that_cannot_fit_is_never_tokenized() -> None:
         await prompter(tokenizer).token_ids(TextPrompt("p", "x" * (EXACT_TEXT_BYTES + 1)), None)
     with pytest.raises(InvalidField, match="bytes of text"):
         await prompter(tokenizer, 1 << 20).token_ids(TextPrompt("p", "x" * (MAX_TEXT_BYTES + 1)), None)
+
+
+async def test_a_text_that_the_tokenizer_fails_on_is_refused_by_its_field() -> None:
+    raw = byte_level_tokenizer()
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
+    with pytest.raises(InvalidField, match="the model's tokenizer fails"):
+        await Prompter(Tokenizer(raw, file="t"), None, 100).token_ids(TextPrompt("spec.prompt", "x" * 60), None)
 
 
 async def test_a_chat_needs_a_template() -> None:

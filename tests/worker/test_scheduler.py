@@ -10,7 +10,12 @@ from worker.sequence import SamplingSettings, Sequence, State, StoppingSettings,
 
 def sequence(request_id: str, prompt_tokens: int = 4, priority: int = 0) -> Sequence:
     request = TextRequest(
-        request_id, tuple(range(prompt_tokens)), SamplingSettings(), StoppingSettings(100), priority=priority
+        request_id,
+        tuple(range(prompt_tokens)),
+        SamplingSettings(),
+        StoppingSettings(100),
+        priority=priority,
+        key=request_id,
     )
     return Sequence(request, lambda _: b"", 10_000)
 
@@ -70,7 +75,7 @@ def test_a_decoding_row_steps_while_another_prompt_is_computed():
     scheduler.add(sequence("b", prompt_tokens=8))
     plan = step(scheduler)
     assert plan is not None
-    assert plan.request_ids == ("a", "b")
+    assert plan.keys == ("a", "b")
 
 
 def test_prompts_take_turns():
@@ -167,7 +172,7 @@ class Life(RuleBasedStateMachine):
     @rule(behind=st.sets(st.integers(1, 20), max_size=3))
     def run_step(self, behind: set[int]) -> None:
         plan = self.scheduler.plan(lambda subject: int(subject.request_id) in behind)
-        moved = set(plan.request_ids) if plan is not None else set[str]()
+        moved = set(plan.keys) if plan is not None else set[str]()
         if plan is not None:
             carry_out(plan)
         for subject in self.present:

@@ -31,6 +31,7 @@ def test_what_is_not_said_has_the_documented_default() -> None:
     assert (settings.max_request_bytes, settings.max_response_bytes) == (16 << 20, 16 << 20)
     assert settings.template_timeout_s == 5
     assert settings.compute_threads is None
+    assert settings.cpu_kernels is True
     assert settings.log_level == "info"
 
 
@@ -44,6 +45,7 @@ def test_what_is_not_said_has_the_documented_default() -> None:
         ("slow_reader_s", 1),
         ("template_timeout_s", 0.5),
         ("compute_threads", 2),
+        ("cpu_kernels", False),
         ("log_level", "debug"),
     ],
 )
@@ -84,6 +86,9 @@ def test_a_key_without_a_default_must_be_there(key: str) -> None:
         ("template_timeout_s", float("inf")),
         ("template_timeout_s", float("nan")),
         ("compute_threads", 0),
+        ("cpu_kernels", 0),
+        ("cpu_kernels", "off"),
+        ("cpu_kernels", None),
         ("log_level", "loud"),
         ("shoe_size", 43),
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from worker.chat import ChatPrompt
-from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull
+from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull, TemplateBusy
 from worker.template_process import TemplateChild
-from worker.templates import Template, TemplateRenderer
+from worker.templates import Template, TemplateChildError, TemplateRenderer
 
 TIMEOUT_S = 2.0
 SOURCE = (
@@ -76,6 +77,61 @@ async def test_a_template_that_is_none_is_refused_each_time_without_a_child(star
         with pytest.raises(ChatTemplateRejected, match="not valid"):
             await renderer.render(chat("hi"))
     assert renderer.pid is None
+
+
+async def test_a_child_that_gets_no_time_is_not_the_callers_fault(start: Start) -> None:
+    renderer = start(timeout_s=0.2)
+    await renderer.render(chat("hi"))
+    stopped = renderer.pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    with pytest.raises(TemplateBusy, match="busy"):
+        await renderer.render(chat("hi"))
+    assert await renderer.render(chat("hi")) == "<s>user: hi "
+    assert not is_process(stopped)
+
+
+SLOW_TO_COMPILE = "{{ " + "('a' | center(200000000) | length) + " * 60 + "1 }}"
+
+
+async def test_a_template_that_takes_too_long_to_compile_is_refused_for_good(start: Start) -> None:
+    """Jinja computes what is constant while it compiles."""
+    renderer = start(SLOW_TO_COMPILE, timeout_s=0.5)
+    for _ in range(2):
+        with pytest.raises(ChatTemplateRejected, match="longer than"):
+            await renderer.render(chat("hi"))
+        assert renderer.pid is None
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    for _ in range(20):
+        with pytest.raises(ChatTemplateRejected, match="longer than"):
+            await renderer.variables("spec.chat")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime == spent
+
+
+async def test_a_child_that_is_killed_again_and_again_while_it_compiles_is_the_templates_fault(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = TemplateChild.spawn
+
+    def killed() -> TemplateChild:
+        child = spawn()
+        os.kill(child.pid, signal.SIGKILL)
+        return child
+
+    monkeypatch.setattr(TemplateChild, "spawn", killed)
+    renderer = start()
+    with pytest.raises(ChatTemplateRejected, match="too much memory"):
+        await renderer.render(chat("hi"))
+
+
+async def test_a_child_that_does_not_even_start_is_the_machines_fault(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.template_process.sys.executable", "/bin/false")
+    renderer = start()
+    for _ in range(3):
+        with pytest.raises(TemplateChildError):
+            await renderer.render(chat("hi"))
 
 
 async def test_a_child_that_was_killed_is_replaced(start: Start) -> None:

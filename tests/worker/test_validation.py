@@ -1,7 +1,7 @@
 """Every field of a request changes something or is refused by its name, and every bound holds."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,8 +11,10 @@ from google.protobuf.struct_pb2 import Value
 from pomona.v1 import common_pb2
 from pomona.v1 import generation_pb2 as pb
 
+from worker import validation, wire
 from worker.chat import ChatPrompt, check_variables
 from worker.errors import ContextTooLong, InvalidField, MalformedRequest, RequestError, UnsupportedOption
+from worker.scan import MAX_FIELDS
 from worker.sequence import SamplingSettings
 from worker.validation import (
     MAX_LOGIT_BIASES,
@@ -197,10 +199,10 @@ def test_bytes_that_are_no_message_are_malformed(body: bytes) -> None:
         outcome_or_raise(pb.GenerateRequest, body)
 
 
-def test_more_fields_than_any_client_writes_are_malformed() -> None:
-    body = base(pb.GenerateRequest).SerializeToString() + pb.GenerateRequest(priority=1).SerializeToString() * 100
-    with pytest.raises(MalformedRequest):
-        outcome_or_raise(pb.GenerateRequest, body)
+def test_more_fields_than_any_client_writes_are_refused_by_the_one_too_many() -> None:
+    more = pb.GenerateRequest(priority=1).SerializeToString() * MAX_FIELDS
+    with pytest.raises(InvalidField, match="priority: more than"):
+        outcome_or_raise(pb.GenerateRequest, base(pb.GenerateRequest).SerializeToString() + more)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -209,6 +211,36 @@ def test_two_inputs_are_refused_by_both_names(kind: type[Any]) -> None:
     more = kind(chat=chat) if kind is pb.CountTokensRequest else kind(spec=pb.GenerationSpec(chat=chat))
     with pytest.raises(InvalidField, match="prompt and chat"):
         outcome_or_raise(kind, base(kind).SerializeToString() + more.SerializeToString())
+
+
+def sized(number: int, content: bytes) -> bytes:
+    """Write a field of bytes below 128."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+@pytest.mark.parametrize("members", [(b"\x12\x00", b"\x0a\x01a"), (b"\x0a\x01a", b"\x12\x00")])
+def test_a_part_of_two_kinds_is_refused_whichever_protobuf_would_keep(members: tuple[bytes, bytes]) -> None:
+    message = b"\x08\x02" + sized(3, b"".join(members))
+    body = sized(1, b"m") + sized(2, b"r") + sized(5, sized(1, sized(1, message)))
+    with pytest.raises(InvalidField, match=r"give one of (text and media|media and text), not both") as raised:
+        outcome_or_raise(pb.GenerateRequest, body)
+    assert raised.value.field == "spec.chat.messages[0].parts[0]"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_oneof_of_a_request_takes_one_member(kind: type[Any]) -> None:
+    for path in [path for of, path in ALL_FIELDS if of is kind]:
+        field = path[-1]
+        oneof = field.containing_oneof
+        others = [] if oneof is None else [each for each in oneof.fields if each is not field]
+        for other in others:
+            first, second = kind(), kind()
+            set_field(first, path)
+            set_field(second, (*path[:-1], other))
+            # In pieces, as protobuf merges them: only lists make an element anew each time.
+            if not any(each.is_repeated for each in path[:-1]):
+                with pytest.raises(InvalidField, match=f"{field.name} and {other.name}"):
+                    wire.parse(first.SerializeToString() + second.SerializeToString(), kind)
 
 
 def test_the_last_envelope_counts_as_protobuf_says() -> None:
@@ -323,10 +355,25 @@ def test_a_request_without_any_input_is_refused() -> None:
         read(pb.CountTokensRequest(model="m", request_id="r"))
 
 
+class Unwalked(Sequence[int]):
+    """Ids that can be counted but not looked at."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("walked")
+
+
 def test_token_ids_are_measured_before_they_are_walked() -> None:
     with pytest.raises(ContextTooLong) as raised:
-        generation(pb.GenerationSpec(token_ids=common_pb2.TokenIds(ids=[100] * 50)))
+        validation._read_token_ids(Unwalked(50), MODEL)
     assert raised.value.metadata["prompt_tokens"] == "50"
+    with pytest.raises(AssertionError, match="walked"):
+        validation._read_token_ids(Unwalked(49), MODEL)
     assert generation(pb.GenerationSpec(token_ids=common_pb2.TokenIds(ids=[99] * 49))).prompt == TokenPrompt(
         "spec.token_ids.ids", (99,) * 49
     )

@@ -56,7 +56,7 @@ def request(
         ids,
         sampling or SamplingSettings(temperature=0.0),
         stopping or StoppingSettings(max_tokens=max_tokens),
-        **fields,  # pyright: ignore[reportArgumentType]
+        **{"key": request_id, **fields},  # pyright: ignore[reportArgumentType]
     )
 
 

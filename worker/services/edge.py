@@ -18,6 +18,8 @@ MODEL_KEY = "x-pomona-model"
 REQUEST_ID_KEY = "x-pomona-request-id"
 PRIORITY_KEY = "x-pomona-priority"
 PRINCIPAL_KEY = "x-pomona-principal"
+# What ends the call or the process, and is no failure of a request; all else is, a panic of native code among it.
+PASSING = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 BEGUN = (("x-pomona-begun", "1"),)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -90,9 +92,9 @@ class Edge:
             try:
                 self._authenticate(call)
                 return self._serialized(await answer(body, call))
-            except asyncio.CancelledError:
+            except PASSING:
                 raise
-            except Exception as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
+            except BaseException as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
                 return await self._abort(call, error)
 
         return grpc.unary_unary_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType]
@@ -105,9 +107,9 @@ class Edge:
             try:
                 self._authenticate(call)
                 await answer(body, call)
-            except asyncio.CancelledError:
+            except PASSING:
                 raise
-            except Exception as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
+            except BaseException as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
                 await self._abort(call, error)
 
         return grpc.unary_stream_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType]
@@ -123,7 +125,7 @@ class Edge:
         if not hmac.compare_digest(shown.encode(), self.secret.encode()):
             raise CredentialsInvalid
 
-    async def _abort(self, call: Call, error: Exception) -> bytes:
+    async def _abort(self, call: Call, error: BaseException) -> bytes:
         failure = status_of(error, model=self.model, usage=call.usage)
         await call.context.abort(failure.code, failure.message, failure.trailers)
 

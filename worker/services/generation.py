@@ -10,6 +10,7 @@ from worker.errors import ResponseTooLarge
 from worker.events import Completed, Event, SequenceFinished, Started, TextDelta
 from worker.served import ServedModel
 from worker.services import messages
+from worker.services.bodies import BodyReader
 from worker.services.edge import Call, Edge
 from worker.services.reading import Desk, Reading
 from worker.validation import read_count, read_generation
@@ -30,6 +31,7 @@ class GenerationService:
         self._desk = desk
         self._served = served
         self._max_response_bytes = max_response_bytes
+        self._bodies = BodyReader()
 
     def handlers(self, edge: Edge) -> grpc.GenericRpcHandler:
         """Return the methods of this service for a server."""
@@ -43,7 +45,7 @@ class GenerationService:
     async def generate(self, body: bytes, call: Call) -> pb.GenerateResponse:
         """Return the whole result: what the events of the stream add up to."""
         served = self._served()
-        generation = read_generation(body, pb.GenerateRequest, served.facts)
+        generation = await self._bodies.read(body, lambda read: read_generation(read, pb.GenerateRequest, served.facts))
         answer = _Answer(served, generation.envelope.request_id, self._max_response_bytes)
         async with Reading(self._desk, served, generation, call, "Generate") as reading:
             while not answer.is_complete:
@@ -56,7 +58,9 @@ class GenerationService:
     async def stream_generate(self, body: bytes, call: Call) -> None:
         """Send each event of the engine as a message."""
         served = self._served()
-        generation = read_generation(body, pb.StreamGenerateRequest, served.facts)
+        generation = await self._bodies.read(
+            body, lambda read: read_generation(read, pb.StreamGenerateRequest, served.facts)
+        )
         event_number = 0
         event: Event | None = None
         async with Reading(self._desk, served, generation, call, "StreamGenerate") as reading:
@@ -72,7 +76,7 @@ class GenerationService:
     async def count_tokens(self, body: bytes, call: Call) -> pb.CountTokensResponse:
         """Count the tokens of a prompt; one over the context is counted too."""
         served = self._served()
-        count = read_count(body)
+        count = await self._bodies.read(body, read_count)
         call.check_envelope(count.envelope, served.resolved.model)
         ids = await served.prompter.token_ids(count.prompt, call.time_remaining())
         return pb.CountTokensResponse(

@@ -69,6 +69,7 @@ class Reading:
         try:
             request = await self._prepare()
             self._desk.engine.submit(request, self._outbox)
+            self._open.key = request.key
         except BaseException:
             self._desk.requests.remove(self._open)
             raise
@@ -79,8 +80,8 @@ class Reading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the request in the engine unless it has ended."""
-        if self._is_in_engine:
-            self._desk.engine.cancel(self._open.request_id, ClientGone())
+        if self._is_in_engine and self._open.key is not None:
+            self._desk.engine.cancel(self._open.key, ClientGone())
         self._outbox.close()
         self._desk.requests.remove(self._open)
 

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from worker.errors import DuplicateRequestId, WorkerError
+from worker.errors import WorkerError
 
 
 @dataclass(slots=True, eq=False)
@@ -11,9 +11,11 @@ class OpenRequest:
     """One generation between its arrival and its end.
 
     Attributes:
+        request_id: what people know it by; the gateway sees to it that no caller has two of one id at a time.
         method: name of its RPC.
         principal: who asked, as the gateway says.
         start_time: in seconds since 1970.
+        key: what the engine knows it by; None until it is there.
         error: set when it was ended before it reached the engine.
     """
 
@@ -21,6 +23,7 @@ class OpenRequest:
     method: str
     principal: str
     start_time: float = field(default_factory=time.time)
+    key: str | None = None
     error: WorkerError | None = None
 
     def check(self) -> None:
@@ -30,29 +33,23 @@ class OpenRequest:
 
 
 class OpenRequests:
-    """Open requests by their ids; belongs to the event loop."""
+    """Open requests; belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._requests: dict[str, OpenRequest] = {}
+        self._requests: dict[OpenRequest, None] = {}
 
     def add(self, request: OpenRequest) -> None:
-        """Take a request in.
-
-        Raises:
-            DuplicateRequestId: one with this id is open.
-        """
-        if request.request_id in self._requests:
-            raise DuplicateRequestId(request.request_id)
-        self._requests[request.request_id] = request
+        """Take a request in."""
+        self._requests[request] = None
 
     def remove(self, request: OpenRequest) -> None:
         """Forget a request that was added."""
-        del self._requests[request.request_id]
+        del self._requests[request]
 
-    def get(self, request_id: str) -> OpenRequest | None:
-        """Return an open request."""
-        return self._requests.get(request_id)
+    def named(self, request_id: str) -> list[OpenRequest]:
+        """Return the open requests of an id: a caller that left and came back has two for a moment."""
+        return [request for request in self._requests if request.request_id == request_id]
 
     def all(self) -> list[OpenRequest]:
         """Return the open requests, oldest first."""
-        return list(self._requests.values())
+        return list(self._requests)

@@ -122,19 +122,20 @@ class WorkerService:
     async def list_worker_requests(self, body: bytes, _call: Call) -> worker_pb2.ListWorkerRequestsResponse:
         """List the open generations, then those that their callers left and the engine has still to drop."""
         wire.parse(body, worker_pb2.ListWorkerRequestsRequest)
-        views = {view.request_id: view for view in self._desk.engine.requests()}
-        requests = [self._info(each, views.pop(each.request_id, None)) for each in self._desk.requests.all()]
+        views = {view.key: view for view in self._desk.engine.requests()}
+        requests = [self._info(each, views.pop(each.key or "", None)) for each in self._desk.requests.all()]
         requests += [self._left(view) for view in views.values()]
         return worker_pb2.ListWorkerRequestsResponse(requests=requests)
 
     async def cancel_worker_request(self, body: bytes, _call: Call) -> worker_pb2.CancelWorkerRequestResponse:
-        """End one generation, wherever it is."""
+        """End the generation of an id, wherever it is."""
         request_id = wire.parse(body, worker_pb2.CancelWorkerRequestRequest).request_id
         error = CancelledByOperator(request_id)
-        open_request = self._desk.requests.get(request_id)
-        if open_request is not None and not self._desk.engine.cancel(request_id, error):
-            open_request.error = error
-        return worker_pb2.CancelWorkerRequestResponse(found=open_request is not None)
+        named = self._desk.requests.named(request_id)
+        for each in named:
+            if each.key is None or not self._desk.engine.cancel(each.key, error):
+                each.error = error
+        return worker_pb2.CancelWorkerRequestResponse(found=bool(named))
 
     async def shutdown(self, body: bytes, _call: Call) -> worker_pb2.ShutdownResponse:
         """Stop; the process ends after this answer."""
@@ -149,6 +150,7 @@ class WorkerService:
             state=MODEL_STATES[self._status.state],
             compute_ticks_total=engine.ticks,
             steps_total=engine.steps,
+            step_tokens=counts.step_tokens,
             failure=self._status.failure,
         )
         report.stats.model = self._identity.model

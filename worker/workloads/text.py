@@ -82,6 +82,7 @@ class TextWorkload:
         self._entries: dict[str, _Entry] = {}
         self._prompt_tokens_total = 0
         self._completion_tokens_total = 0
+        self._step_tokens = 0
 
     @property
     def max_jobs(self) -> int:
@@ -125,23 +126,28 @@ class TextWorkload:
         )
         sequence.clock.submitted = job.submitted
         row = Row(sequence, ready.model.model, ready.cache, ready.model.path)
-        self._entries[request.request_id] = _Entry(job, row)
+        self._entries[request.key] = _Entry(job, row)
         self._scheduler.add(sequence)
 
     def plan(self) -> TextPlan | None:
         """Choose the rows of the next tick; a row whose outbox is full pauses."""
-        return self._scheduler.plan(lambda sequence: self._entries[sequence.request_id].job.outbox.is_full)
+        return self._scheduler.plan(lambda sequence: self._entries[sequence.key].job.outbox.is_full)
 
     def run(self, plan: TextPlan, reporter: Reporter[TextRequest]) -> None:
         """Do one tick."""
-        self._decode([self._entries[sequence.request_id] for sequence in plan.decode], reporter)
-        if plan.prefill is not None:
-            self._prefill(plan.prefill, reporter)
-            reporter.tick()
+        try:
+            self._step_tokens = len(plan.decode)
+            self._decode([self._entries[sequence.key] for sequence in plan.decode], reporter)
+            if plan.prefill is not None:
+                self._step_tokens = plan.prefill.row.num_tokens
+                self._prefill(plan.prefill, reporter)
+                reporter.tick()
+        finally:
+            self._step_tokens = 0
 
-    def drop(self, request_id: str) -> Usage:
+    def drop(self, key: str) -> Usage:
         """Forget a request and free its slot; nothing where it is forgotten already."""
-        entry = self._entries.pop(request_id, None)
+        entry = self._entries.pop(key, None)
         if entry is None:
             return Usage()
         sequence = entry.row.sequence
@@ -152,12 +158,12 @@ class TextWorkload:
 
     def view(self, job: Job[TextRequest]) -> RequestView:
         """Describe a request."""
-        entry = self._entries.get(job.request.request_id)
+        entry = self._entries.get(job.request.key)
         if entry is None:
             usage = Usage(len(job.request.prompt_ids))
-            return RequestView(job.request.request_id, State.QUEUED.value, job.submitted, usage)
+            return RequestView(job.request.key, job.request.request_id, State.QUEUED.value, job.submitted, usage)
         sequence = entry.row.sequence
-        return RequestView(sequence.request_id, sequence.state.value, job.submitted, sequence.usage)
+        return RequestView(sequence.key, sequence.request_id, sequence.state.value, job.submitted, sequence.usage)
 
     def counts(self) -> Counts:
         """Count sequences and tokens."""
@@ -166,6 +172,7 @@ class TextWorkload:
             self._scheduler.num_waiting,
             self._prompt_tokens_total,
             self._completion_tokens_total,
+            self._step_tokens,
         )
 
     def recover(self) -> None:
@@ -211,7 +218,7 @@ class TextWorkload:
             token_id = entry.row.read()
         except LogitsNotFiniteError as error:
             answer = incident_of(error, "logits are not finite")
-            reporter.post(job, Failed(answer, self.drop(sequence.request_id)))
+            reporter.post(job, Failed(answer, self.drop(sequence.key)))
             return None
         self._completion_tokens_total += 1
         if sequence.clock.first_token is None:
@@ -226,12 +233,12 @@ class TextWorkload:
 
     def _finish(self, entry: "_Entry", finished: SequenceFinished, reporter: Reporter[TextRequest]) -> None:
         sequence = entry.row.sequence
-        usage = self.drop(sequence.request_id)
+        usage = self.drop(sequence.key)
         reporter.post(entry.job, finished)
         reporter.post(entry.job, Completed(usage, sequence.clock.timing(self._clock())))
 
     def _prefill(self, chunk: Chunk, reporter: Reporter[TextRequest]) -> None:
-        sequence, entry = chunk.sequence, self._entries[chunk.sequence.request_id]
+        sequence, entry = chunk.sequence, self._entries[chunk.sequence.key]
         num_prompt_tokens = len(sequence.request.prompt_ids)
         if sequence.clock.started is None:
             sequence.clock.started = self._clock()

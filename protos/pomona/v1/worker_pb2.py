@@ -28,7 +28,7 @@ from pomona.v1 import model_pb2 as pomona_dot_v1_dot_model__pb2
 from pomona.v1 import server_pb2 as pomona_dot_v1_dot_server__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pomona/v1/worker.proto\x12\tpomona.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16pomona/v1/common.proto\x1a\x15pomona/v1/model.proto\x1a\x16pomona/v1/server.proto\"O\n\x10HandshakeRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x17\n\x0fschema_revision\x18\x03 \x01(\r\"\x91\x01\n\x11HandshakeResponse\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\t\x12\x17\n\x0fschema_revision\x18\x04 \x01(\r\x12\x0b\n\x03pid\x18\x05 \x01(\x03\x12\x0c\n\x04rank\x18\x06 \x01(\r\x12\x12\n\nworld_size\x18\x07 \x01(\r\"A\n\x12WatchWorkerRequest\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9f\x02\n\x13WatchWorkerResponse\x12\x14\n\x0c\x65vent_number\x18\x01 \x01(\x04\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.pomona.v1.ModelState\x12.\n\rload_progress\x18\x03 \x01(\x0b\x32\x17.pomona.v1.LoadProgress\x12\x1b\n\x13\x63ompute_ticks_total\x18\x04 \x01(\x04\x12\x13\n\x0bsteps_total\x18\x05 \x01(\x04\x12$\n\x05stats\x18\x06 \x01(\x0b\x32\x15.pomona.v1.ModelStats\x12#\n\x07\x66\x61ilure\x18\x07 \x01(\x0b\x32\x12.pomona.v1.Failure\x12\x1f\n\x05model\x18\x08 \x01(\x0b\x32\x10.pomona.v1.Model\"\x1b\n\x19ListWorkerRequestsRequest\"F\n\x1aListWorkerRequestsResponse\x12(\n\x08requests\x18\x01 \x03(\x0b\x32\x16.pomona.v1.RequestInfo\"0\n\x1a\x43\x61ncelWorkerRequestRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\",\n\x1b\x43\x61ncelWorkerRequestResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\";\n\x0fShutdownRequest\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\",\n\x10ShutdownResponse\x12\x18\n\x10\x61\x62orted_requests\x18\x01 \x01(\r2\xb5\x03\n\rWorkerService\x12\x46\n\tHandshake\x12\x1b.pomona.v1.HandshakeRequest\x1a\x1c.pomona.v1.HandshakeResponse\x12N\n\x0bWatchWorker\x12\x1d.pomona.v1.WatchWorkerRequest\x1a\x1e.pomona.v1.WatchWorkerResponse0\x01\x12\x61\n\x12ListWorkerRequests\x12$.pomona.v1.ListWorkerRequestsRequest\x1a%.pomona.v1.ListWorkerRequestsResponse\x12\x64\n\x13\x43\x61ncelWorkerRequest\x12%.pomona.v1.CancelWorkerRequestRequest\x1a&.pomona.v1.CancelWorkerRequestResponse\x12\x43\n\x08Shutdown\x12\x1a.pomona.v1.ShutdownRequest\x1a\x1b.pomona.v1.ShutdownResponseB;\n\rdev.pomona.v1P\x01Z\x12pomona/v1;pomonav1\xaa\x02\tPomona.V1\xba\x02\x07Pomona_b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pomona/v1/worker.proto\x12\tpomona.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16pomona/v1/common.proto\x1a\x15pomona/v1/model.proto\x1a\x16pomona/v1/server.proto\"O\n\x10HandshakeRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x17\n\x0fschema_revision\x18\x03 \x01(\r\"\x91\x01\n\x11HandshakeResponse\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\t\x12\x17\n\x0fschema_revision\x18\x04 \x01(\r\x12\x0b\n\x03pid\x18\x05 \x01(\x03\x12\x0c\n\x04rank\x18\x06 \x01(\r\x12\x12\n\nworld_size\x18\x07 \x01(\r\"A\n\x12WatchWorkerRequest\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb4\x02\n\x13WatchWorkerResponse\x12\x14\n\x0c\x65vent_number\x18\x01 \x01(\x04\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.pomona.v1.ModelState\x12.\n\rload_progress\x18\x03 \x01(\x0b\x32\x17.pomona.v1.LoadProgress\x12\x1b\n\x13\x63ompute_ticks_total\x18\x04 \x01(\x04\x12\x13\n\x0bsteps_total\x18\x05 \x01(\x04\x12$\n\x05stats\x18\x06 \x01(\x0b\x32\x15.pomona.v1.ModelStats\x12#\n\x07\x66\x61ilure\x18\x07 \x01(\x0b\x32\x12.pomona.v1.Failure\x12\x1f\n\x05model\x18\x08 \x01(\x0b\x32\x10.pomona.v1.Model\x12\x13\n\x0bstep_tokens\x18\t \x01(\r\"\x1b\n\x19ListWorkerRequestsRequest\"F\n\x1aListWorkerRequestsResponse\x12(\n\x08requests\x18\x01 \x03(\x0b\x32\x16.pomona.v1.RequestInfo\"0\n\x1a\x43\x61ncelWorkerRequestRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\",\n\x1b\x43\x61ncelWorkerRequestResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\";\n\x0fShutdownRequest\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\",\n\x10ShutdownResponse\x12\x18\n\x10\x61\x62orted_requests\x18\x01 \x01(\r2\xb5\x03\n\rWorkerService\x12\x46\n\tHandshake\x12\x1b.pomona.v1.HandshakeRequest\x1a\x1c.pomona.v1.HandshakeResponse\x12N\n\x0bWatchWorker\x12\x1d.pomona.v1.WatchWorkerRequest\x1a\x1e.pomona.v1.WatchWorkerResponse0\x01\x12\x61\n\x12ListWorkerRequests\x12$.pomona.v1.ListWorkerRequestsRequest\x1a%.pomona.v1.ListWorkerRequestsResponse\x12\x64\n\x13\x43\x61ncelWorkerRequest\x12%.pomona.v1.CancelWorkerRequestRequest\x1a&.pomona.v1.CancelWorkerRequestResponse\x12\x43\n\x08Shutdown\x12\x1a.pomona.v1.ShutdownRequest\x1a\x1b.pomona.v1.ShutdownResponseB;\n\rdev.pomona.v1P\x01Z\x12pomona/v1;pomonav1\xaa\x02\tPomona.V1\xba\x02\x07Pomona_b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,19 +43,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHWORKERREQUEST']._serialized_start=369
   _globals['_WATCHWORKERREQUEST']._serialized_end=434
   _globals['_WATCHWORKERRESPONSE']._serialized_start=437
-  _globals['_WATCHWORKERRESPONSE']._serialized_end=724
-  _globals['_LISTWORKERREQUESTSREQUEST']._serialized_start=726
-  _globals['_LISTWORKERREQUESTSREQUEST']._serialized_end=753
-  _globals['_LISTWORKERREQUESTSRESPONSE']._serialized_start=755
-  _globals['_LISTWORKERREQUESTSRESPONSE']._serialized_end=825
-  _globals['_CANCELWORKERREQUESTREQUEST']._serialized_start=827
-  _globals['_CANCELWORKERREQUESTREQUEST']._serialized_end=875
-  _globals['_CANCELWORKERREQUESTRESPONSE']._serialized_start=877
-  _globals['_CANCELWORKERREQUESTRESPONSE']._serialized_end=921
-  _globals['_SHUTDOWNREQUEST']._serialized_start=923
-  _globals['_SHUTDOWNREQUEST']._serialized_end=982
-  _globals['_SHUTDOWNRESPONSE']._serialized_start=984
-  _globals['_SHUTDOWNRESPONSE']._serialized_end=1028
-  _globals['_WORKERSERVICE']._serialized_start=1031
-  _globals['_WORKERSERVICE']._serialized_end=1468
+  _globals['_WATCHWORKERRESPONSE']._serialized_end=745
+  _globals['_LISTWORKERREQUESTSREQUEST']._serialized_start=747
+  _globals['_LISTWORKERREQUESTSREQUEST']._serialized_end=774
+  _globals['_LISTWORKERREQUESTSRESPONSE']._serialized_start=776
+  _globals['_LISTWORKERREQUESTSRESPONSE']._serialized_end=846
+  _globals['_CANCELWORKERREQUESTREQUEST']._serialized_start=848
+  _globals['_CANCELWORKERREQUESTREQUEST']._serialized_end=896
+  _globals['_CANCELWORKERREQUESTRESPONSE']._serialized_start=898
+  _globals['_CANCELWORKERREQUESTRESPONSE']._serialized_end=942
+  _globals['_SHUTDOWNREQUEST']._serialized_start=944
+  _globals['_SHUTDOWNREQUEST']._serialized_end=1003
+  _globals['_SHUTDOWNRESPONSE']._serialized_start=1005
+  _globals['_SHUTDOWNRESPONSE']._serialized_end=1049
+  _globals['_WORKERSERVICE']._serialized_start=1052
+  _globals['_WORKERSERVICE']._serialized_end=1489
 # @@protoc_insertion_point(module_scope)

@@ -116,11 +116,14 @@ class WatchWorkerResponse(_message.Message):
     STATS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    STEP_TOKENS_FIELD_NUMBER: _builtins.int
     event_number: _builtins.int
     state: _model_pb2.ModelState.ValueType
     compute_ticks_total: _builtins.int
     """Ticks of the compute thread (a layer, a chunk, a step, a window): unchanged while requests run means a stall."""
     steps_total: _builtins.int
+    step_tokens: _builtins.int
+    """Tokens of the step that is being computed now; 0 between steps. A limit for stalls grows with it."""
     @_builtins.property
     def load_progress(self) -> _model_pb2.LoadProgress: ...
     @_builtins.property
@@ -142,10 +145,11 @@ class WatchWorkerResponse(_message.Message):
         stats: _server_pb2.ModelStats | None = ...,
         failure: _common_pb2.Failure | None = ...,
         model: _model_pb2.Model | None = ...,
+        step_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "load_progress", b"load_progress", "model", b"model", "stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_ticks_total", b"compute_ticks_total", "event_number", b"event_number", "failure", b"failure", "load_progress", b"load_progress", "model", b"model", "state", b"state", "stats", b"stats", "steps_total", b"steps_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_ticks_total", b"compute_ticks_total", "event_number", b"event_number", "failure", b"failure", "load_progress", b"load_progress", "model", b"model", "state", b"state", "stats", b"stats", "step_tokens", b"step_tokens", "steps_total", b"steps_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -81,6 +81,37 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for(tmp_path: Path) -
     assert [one.request_id for one in answer.requests] == ["r"]
 
 
+async def test_a_worker_whose_channel_is_closed_is_not_asked(tmp_path: Path) -> None:
+    worker = ScriptedWorker(tmp_path, {})
+    await worker.start()
+    await worker.stop()
+    async with control_plane(tmp_path) as plane:
+        in_flight(plane, "r").called(worker.instance, lambda: None)
+        answer = await plane.admin.ListRequests(server_pb2.ListRequestsRequest(), timeout=10)
+    assert [one.request_id for one in answer.requests] == ["r"]
+
+
+async def test_a_worker_whose_channel_closes_while_it_is_asked_is_not_waited_for(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def silent(body: bytes, context: Any) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    worker = ScriptedWorker(tmp_path, {LIST_WORKER_REQUESTS: silent})
+    await worker.start()
+    try:
+        async with control_plane(tmp_path) as plane:
+            in_flight(plane, "r").called(worker.instance, lambda: None)
+            listing = plane.admin.ListRequests(server_pb2.ListRequestsRequest(), timeout=10)
+            await asyncio.wait_for(asked.wait(), 10)
+            await worker.instance.channel.close(None)
+            assert [one.request_id for one in (await listing).requests] == ["r"]
+    finally:
+        await worker.stop()
+
+
 async def test_a_request_is_cancelled_by_its_id(tmp_path: Path) -> None:
     async with control_plane(tmp_path) as plane:
         cancelled: list[int] = []

@@ -1,6 +1,7 @@
 """ModelService over its wire."""
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from pomona.v1 import model_pb2
 
-from gateway.errors import CheckpointRejected
+from gateway.errors import CheckpointRejected, UnsupportedOption
 from gateway.model_status import LoadOptions, LoadProgress, ModelState, ModelStatus, WorkerFacts
+from gateway.services.registration import MAX_CONTROL_BYTES
+from gateway.services.strict import refuse_unknown
 from tests.gateway.control_plane import MODELS, control_plane
 from tests.gateway.statuses import failure_of
 from tests.support.scripted_worker import ScriptedPool
@@ -270,6 +273,46 @@ async def test_an_unknown_field_is_refused_by_its_number(tmp_path: Path, body: b
     async with control_plane(tmp_path) as plane:
         failure = await failure_of(plane.channel.unary_unary("/pomona.v1.ModelService/LoadModel")(body, timeout=10))
     assert (failure.reason, failure.metadata["field"]) == ("UNSUPPORTED_OPTION", field)
+
+
+async def test_a_request_larger_than_any_that_could_be_meant_is_refused_unread(tmp_path: Path) -> None:
+    known = b"\x0a" + b"\x80\x80\x04" + b"a" * MAX_CONTROL_BYTES
+    unknown = b"\xf8\x07\x01" * (MAX_CONTROL_BYTES // 3 + 1)
+    async with control_plane(tmp_path) as plane:
+        for method in ("pomona.v1.ModelService/GetModel", "grpc.health.v1.Health/Check"):
+            for body in (known, unknown):
+                failure = await failure_of(plane.channel.unary_unary(f"/{method}")(body, timeout=10))
+                assert (failure.code, failure.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+                assert str(MAX_CONTROL_BYTES) in failure.message
+
+
+async def test_many_unknown_fields_are_refused_at_the_first_in_little_time_and_memory(tmp_path: Path) -> None:
+    body = b"\x0a\x07model-a" + b"\xf8\x07\x01" * 21_000
+    request = model_pb2.LoadModelRequest.FromString(body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnsupportedOption) as caught:
+            refuse_unknown(request, body)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert caught.value.violations[0].field == "127"
+    assert most < 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"\x0a\x01m\x0d\x00\x00\x00\x00", "1"),  # a known number with another wire type
+        (b"\xfb\x07\xfc\x07", "127"),  # a group
+        (b"\x12\x05\x08\x01\xf8\x07\x01", "options.127"),
+        (b"\x12\x02\x08\x01\x12\x03\xf8\x07\x01", "options.127"),  # the second part of one message
+    ],
+)
+def test_what_is_unknown_is_found_by_its_bytes(body: bytes, field: str) -> None:
+    with pytest.raises(UnsupportedOption) as caught:
+        refuse_unknown(model_pb2.LoadModelRequest.FromString(body), body)
+    assert caught.value.violations[0].field == field
 
 
 async def test_bytes_that_are_no_request_are_malformed(tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ async def test_progress_of_a_prompt_is_told_by_chunks(load_model: LoadModel):
     assert all(event.processed_tokens in {256, 512, 600} for event in progress)
 
 
+async def test_the_tokens_of_a_step_are_told_while_it_is_computed(load_model: LoadModel):
+    seen: list[int] = []
+
+    def note(_: Step, hidden: mx.array) -> mx.array:
+        seen.append(subject.counts().step_tokens)
+        return hidden
+
+    subject = TextWorkload(changed(load_model, note), TextSettings(prefill_chunk_tokens=256))
+    async with running(subject) as engine:
+        await generate(engine, request(prompt=LONG_PROMPT, max_tokens=3))
+    assert seen == [256, 256, 88, 1, 1]
+    assert subject.counts().step_tokens == 0
+
+
 async def test_usage_and_timing_add_up(load_model: LoadModel):
     subject = workload(load_model)
     async with running(subject) as engine:
@@ -246,7 +260,7 @@ async def test_everything_is_free_after_the_last_request(load_model: LoadModel):
 async def cancelled(engine: TextEngine, wanted: TextRequest, until: Callable[[], bool]) -> Failed:
     outbox = submit(engine, wanted)
     await eventually(until)
-    engine.cancel(wanted.request_id, CancelledByOperator("x"))
+    engine.cancel(wanted.key, CancelledByOperator("x"))
     last = (await drain(outbox))[-1]
     assert isinstance(last, Failed)
     assert isinstance(last.error, CancelledByOperator)

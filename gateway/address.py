@@ -8,6 +8,7 @@ import socket
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 
@@ -33,6 +34,9 @@ class TcpAddress:
             ListenError: the port is taken or not allowed.
         """
         host = f"[{self.host}]" if ":" in self.host else self.host
+        _try_bind(
+            socket.AF_INET6 if ":" in self.host else socket.AF_INET, (self.host, self.port), f"{host}:{self.port}"
+        )
         port = _bound(server, f"{host}:{self.port}")
         return f"{host}:{port}"
 
@@ -53,6 +57,8 @@ class UnixAddress:
             ListenError: another server listens here, or the path is something else.
         """
         self._make_room()
+        _try_bind(socket.AF_UNIX, str(self.path), str(self.path))
+        self.path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
             _bound(server, f"{UNIX}{self.path}")
@@ -120,6 +126,16 @@ def _is_answering(path: Path) -> bool:
         except OSError as error:
             raise ListenError(f"{path}: {error.strerror or 'it does not answer'}") from error
     return True
+
+
+def _try_bind(family: socket.AddressFamily, where: Any, name: str) -> None:
+    """Bind and let go, because the system says why it refuses, and the library does not."""
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(where)
+        except OSError as error:
+            raise ListenError(f"{name}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _bound(server: grpc.aio.Server, address: str) -> int:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pomona.v1 import model_pb2
 
-from gateway.errors import CheckpointRejected, GatewayError, LoadError, ModelNotFound
+from gateway.errors import CheckpointRejected, GatewayError, LoadError, ModelLoadFailed, ModelNotFound
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", re.ASCII)
 MAX_NAME_CHARS = 200
@@ -102,7 +102,8 @@ class Catalogue:
             if known is not None and known[0] == stamp:
                 return known[1]
             description = await self._read(model, stamp)
-            self._known[model.name] = (stamp, description)
+            if not isinstance(description.failure, ModelLoadFailed):  # that one tells of this machine at this moment
+                self._known[model.name] = (stamp, description)
             return description
 
     async def _read(self, model: CatalogueModel, stamp: Stamp) -> Description:

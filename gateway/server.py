@@ -128,6 +128,9 @@ class Gateway:
         await self._workers.start()
         self._follower = asyncio.create_task(self._health.follow(), name="health")
         await self._server.start()
+        for model in self._catalogue.models:
+            if not model.checkpoint.exists():
+                self.log.warning("checkpoint is not there", model=model.name, checkpoint=str(model.checkpoint))
         self.log.info("server started", address=address, models=[model.name for model in self._catalogue.models])
         return address
 

@@ -177,7 +177,12 @@ class SupervisionSettings(_Section):
         float, Field(gt=0, le=3600, description="How long a load may stand still, in seconds. Default: 30.")
     ] = 30.0
     compute_stall_s: Annotated[
-        float, Field(gt=0, le=3600, description="How long work may stand still, in seconds. Default: 60.")
+        float,
+        Field(
+            gt=0,
+            le=3600,
+            description="How long work may stand still, in s, and 0.25 s a token of the step. Default: 60.",
+        ),
     ] = 60.0
     back_off_first_s: Annotated[
         float, Field(gt=0, le=3600, description="The pause after the first crash, in seconds. Default: 0.5.")

@@ -6,6 +6,7 @@ awaited: no model waits for another, and callers wait for changes, each within i
 
 import asyncio
 import contextlib
+import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -42,6 +43,8 @@ ANSWER_MARGIN_S = 0.05  # Left of a caller's time for the refusal to reach it.
 INCIDENT_S = 3.0  # Workers that die within this time of a first one are taken to die of the same cause.
 
 S = ModelState
+# What an operator who reads warnings only must see.
+TROUBLE = {S.DEGRADED: logging.WARNING, S.BACKING_OFF: logging.WARNING, S.FAILED: logging.ERROR}
 Start = Callable[[str, LoadOptions, Callable[[Event], None]], Supervisor]
 """Starts a worker for a model with these options; its events go to the given function."""
 Stamp = Callable[[str], object]
@@ -185,7 +188,9 @@ class Workers:
 
     def _keep(self, model: str, limits: BackOffLimits) -> Keeper:
         def changed(old: ModelState, new: ModelState) -> None:
-            self._log.info("model changed", model=model, old=old.name, new=new.name)
+            how = {"last_exit": life.last_exit} if new in TROUBLE and life.last_exit else {}
+            level = TROUBLE.get(new, logging.INFO)
+            self._log.log(level, "model changed", model=model, old=old.name, new=new.name, **how)
 
         life = Lifecycle(model, BackOff(limits, self._chances.dice), self._chances.now, changed)
         return Keeper(life, lambda keeper: self._post(keeper, Idle()), self._chances.now)

@@ -83,6 +83,7 @@ class ModelService:
         refuse_set(request, *NOT_BUILT_FIELDS)
         model = self._resolve(request.model)
         options = _options(request) if request.HasField("options") else None
+        await self._check_context(model, options)
         self.admission.check_open()
         status = await self.workers.load(model.name, options, wait=not request.return_immediately)
         return model_pb2.LoadModelResponse(model=await view_of(model, status, self.catalogue))
@@ -94,6 +95,16 @@ class ModelService:
         check_range("grace", grace_s, 0, MAX_GRACE_S)
         freed_bytes = await self.workers.unload(model.name, grace_s)
         return model_pb2.UnloadModelResponse(model=await self._view(model), freed_bytes=freed_bytes)
+
+    async def _check_context(self, model: CatalogueModel, options: LoadOptions | None) -> None:
+        """Refuse a context that the checkpoint does not have, rather than cut it down."""
+        if options is None or options.context_tokens is None:
+            return
+        description = await self.catalogue.describe(model)
+        most = description.facts.limits.max_context_tokens
+        if most and options.context_tokens > most:
+            problem = f"is over the {most} tokens of the checkpoint"
+            raise InvalidField((Violation("options.context_tokens", problem),))
 
     def _resolve(self, name: str) -> CatalogueModel:
         if not name:

@@ -189,7 +189,8 @@ class ScriptedPool:
 
 async def no_description(model: CatalogueModel) -> model_pb2.Model:
     """Describe every checkpoint alike."""
-    return model_pb2.Model(architecture="llama", tasks=[model_pb2.Model.TASK_GENERATE])
+    limits = model_pb2.ModelLimits(max_context_tokens=1_000_000)
+    return model_pb2.Model(architecture="llama", tasks=[model_pb2.Model.TASK_GENERATE], limits=limits)
 
 
 def catalogue(*models: CatalogueModel) -> Catalogue:

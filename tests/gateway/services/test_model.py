@@ -341,3 +341,10 @@ async def test_a_watcher_that_goes_away_leaves_nothing_running(tmp_path: Path) -
         await anext(aiter(call))
         call.cancel()
     await eventually(lambda: len(asyncio.all_tasks()) == before)
+
+
+async def test_a_context_longer_than_the_checkpoint_s_is_refused_and_not_cut_down(tmp_path: Path) -> None:
+    request = model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(context_tokens=2_000_000))
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(plane.models.LoadModel(request))
+    assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", "options.context_tokens")

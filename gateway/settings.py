@@ -181,7 +181,7 @@ class SupervisionSettings(_Section):
         Field(
             gt=0,
             le=3600,
-            description="How long work may stand still, in s, and 0.25 s a token of the step. Default: 60.",
+            description="How long a step may stand still, in seconds; 0.25 a token more. Default: 60.",
         ),
     ] = 60.0
     back_off_first_s: Annotated[

@@ -62,9 +62,10 @@ def test_a_pipe_that_no_one_reads_holds_no_one_up_and_what_was_lost_is_told_late
     got += read_all(pipe[0], b"last\n")
     output.close(LIMIT_S)
     written = got.count(LINE.encode())
-    (notice,) = [line for line in got.decode().splitlines() if "dropped" in line]
-    told = json.loads(notice)["lines"] if style == "json" else int(notice.split()[0])
-    assert written + told == 1000
+    notices = [line for line in got.decode().splitlines() if "dropped" in line]
+    told = [json.loads(notice)["lines"] if style == "json" else int(notice.split()[0]) for notice in notices]
+    assert min(told) > 0
+    assert written + sum(told) == 1000
     assert got.endswith(b"last\n")
 
 

@@ -349,7 +349,7 @@ ROWS: dict[type[WorkerError], Row] = {
     CheckpointRejected: Row(
         grpc.StatusCode.FAILED_PRECONDITION, "CHECKPOINT_REJECTED", _precondition, names_model=True
     ),
-    CheckpointCorrupt: Row(grpc.StatusCode.DATA_LOSS, "CHECKPOINT_CORRUPT", _precondition, names_model=True),
+    CheckpointCorrupt: Row(grpc.StatusCode.FAILED_PRECONDITION, "CHECKPOINT_CORRUPT", _precondition, names_model=True),
     InternalError: Row(grpc.StatusCode.INTERNAL, "INTERNAL_ERROR"),
 }
 

@@ -215,8 +215,8 @@ def test_an_unknown_exception_becomes_an_incident_and_its_trace_goes_to_the_log(
     [
         (checkpoint_errors.CheckpointMissing("is not there", file="x"), "CHECKPOINT_REJECTED", 9),
         (checkpoint_errors.CheckpointRejected("no", file="config.json", key="k"), "CHECKPOINT_REJECTED", 9),
-        (checkpoint_errors.CheckpointCorrupt("no", file="x"), "CHECKPOINT_CORRUPT", 15),
-        (CheckpointCorrupt("no"), "CHECKPOINT_CORRUPT", 15),
+        (checkpoint_errors.CheckpointCorrupt("no", file="x"), "CHECKPOINT_CORRUPT", 9),
+        (CheckpointCorrupt("no"), "CHECKPOINT_CORRUPT", 9),
         (MemoryError(), "MODEL_LOAD_FAILED", 9),
     ],
 )

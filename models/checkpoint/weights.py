@@ -28,8 +28,6 @@ from models.layers.quantized import QuantizedMatrix
 
 _BATCH_BYTES = 16 << 20
 _WORD_BITS = 32
-# Tables that old checkpoints hold and that follow from the config.
-_DERIVED_SUFFIX = ".rotary_emb.inv_freq"
 
 ReportBytes = Callable[[int, int], None]
 
@@ -66,7 +64,7 @@ class Weights:
         self._taken: dict[str, mx.array] = {}
         self._kept: dict[str, mx.array] = {}
         self._modules: set[str] = set()
-        self._unused = {name for name in checkpoint.tensors if not name.endswith(_DERIVED_SUFFIX)}
+        self._unused = set(checkpoint.tensors)
 
     @property
     def nbytes(self) -> int:

@@ -71,7 +71,7 @@ check-native:
 	@for sanitizers in address,undefined thread; do \
 	  folder=build/native-$${sanitizers%%,*}; \
 	  cmake -S native/tests -B $$folder -DSANITIZE=$$sanitizers > /dev/null && cmake --build $$folder --parallel 2 > /dev/null \
-	    && echo "== $$sanitizers" && $$folder/kernels_test || exit 1; \
+	    && echo "== $$sanitizers" && ctest --test-dir $$folder --output-on-failure || exit 1; \
 	done
 
 # The kernels compiled for 64-bit Arm, and run where qemu-user is installed (Debian: g++-aarch64-linux-gnu, qemu-user).
@@ -79,7 +79,7 @@ check-arm:
 	cmake -S native/tests -B build/native-arm -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
 	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static > /dev/null
 	cmake --build build/native-arm --parallel 2 > /dev/null
-	@if command -v qemu-aarch64 > /dev/null; then qemu-aarch64 build/native-arm/kernels_test --no-fork; fi
+	@if command -v qemu-aarch64 > /dev/null; then for test in build/native-arm/*_test; do qemu-aarch64 $$test --no-fork || exit 1; done; fi
 
 # A gateway installed from a wheel without MLX, outside the checkout.
 check-wheel: setup

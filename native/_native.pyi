@@ -15,7 +15,7 @@ def mapping_kind() -> str:
 def map_array(path: str | os.PathLike, offset: int, shape: Sequence[int], dtype: mlx.core.Dtype) -> mlx.core.array:
     """Make an array whose elements are a range of a file."""
 
-def quantized_linear(x: mlx.core.array, codes: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array, group_size: int, bits: int) -> mlx.core.array:
+def quantized_linear(x: mlx.core.array, codes: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array, group_size: int, bits: int, addend: mlx.core.array | None = None) -> mlx.core.array:
     """Multiply rows with a quantized matrix, transposed."""
 
 def quantized_linears(x: mlx.core.array, matrices: Sequence[tuple[mlx.core.array, mlx.core.array, mlx.core.array]], group_size: int, bits: int) -> list[mlx.core.array]:
@@ -38,11 +38,26 @@ def rms_norm(x: mlx.core.array, weight: mlx.core.array, epsilon: float) -> mlx.c
 def swiglu(gate: mlx.core.array, up: mlx.core.array) -> mlx.core.array:
     """Join the two halves of a gated layer."""
 
-def rotate(x: mlx.core.array, cosines: mlx.core.array, sines: mlx.core.array) -> mlx.core.array:
+def rotate(x: mlx.core.array, cosines: mlx.core.array, sines: mlx.core.array, interleaved: bool = False) -> mlx.core.array:
     """Turn pairs of elements by angles."""
 
 def attention(queries: mlx.core.array, keys: mlx.core.array, values: mlx.core.array, scale: float, is_causal: bool) -> mlx.core.array:
     """Attend to keys and values."""
+
+def kv_pool(num_blocks: int, num_layers: int, kv_heads: int, head_dim: int) -> mlx.core.array:
+    """Make a pool of blocks for keys and values."""
+
+def release_blocks(pool: mlx.core.array, block_ids: Sequence[int]) -> None:
+    """Give the memory of blocks back to the system."""
+
+def paged_attention(queries: mlx.core.array, keys: mlx.core.array, values: mlx.core.array, cosines: mlx.core.array | None, sines: mlx.core.array | None, pool: mlx.core.array, rows: mlx.core.array, layer: int, scale: float, window: int, interleaved: bool) -> mlx.core.array:
+    """Store keys and values in blocks, and attend to them."""
+
+def draw(logits: mlx.core.array, choices: mlx.core.array, exempt_ids: mlx.core.array) -> tuple[mlx.core.array, mlx.core.array]:
+    """Draw a token from each row of logits."""
+
+def top(logits: mlx.core.array, count: int) -> tuple[mlx.core.array, mlx.core.array]:
+    """Find the largest logits of each row."""
 
 def instruction_set() -> str:
     """Name the instruction set that the kernels use."""

@@ -3,6 +3,8 @@ find_package(Threads REQUIRED)
 set(pomona_src ${CMAKE_CURRENT_LIST_DIR}/src)
 
 add_library(pomona_kernels STATIC
+  ${pomona_src}/attention.cpp
+  ${pomona_src}/choice.cpp
   ${pomona_src}/elements.cpp
   ${pomona_src}/instruction_set.cpp
   ${pomona_src}/instructions/avx2.cpp
@@ -10,6 +12,7 @@ add_library(pomona_kernels STATIC
   ${pomona_src}/instructions/neon.cpp
   ${pomona_src}/instructions/portable.cpp
   ${pomona_src}/linear.cpp
+  ${pomona_src}/memory.cpp
   ${pomona_src}/pool.cpp
   ${pomona_src}/rows.cpp)
 target_include_directories(pomona_kernels PUBLIC ${pomona_src})

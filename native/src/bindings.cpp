@@ -1,10 +1,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -14,8 +16,10 @@
 #include "instruction_set.h"
 #include "mapped.h"
 #include "operands.h"
+#include "paged.h"
 #include "pool.h"
 #include "quantized.h"
+#include "sampling.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -73,7 +77,16 @@ pomona::QuantizedArrays arrays_of(const Triple& triple) {
 void define_products(nb::module_& m) {
     m.def(
         "quantized_linear",
-        [](const array& x, const array& codes, const array& scales, const array& biases, int group_size, int bits) {
+        [](const array& x,
+           const array& codes,
+           const array& scales,
+           const array& biases,
+           int group_size,
+           int bits,
+           const std::optional<array>& addend) {
+            if (addend) {
+                return pomona::quantized_linear_and_add(x, {codes, scales, biases}, *addend, {group_size, bits});
+            }
             return pomona::quantized_linears(x, {{codes, scales, biases}}, {group_size, bits}).front();
         },
         "x"_a,
@@ -82,6 +95,7 @@ void define_products(nb::module_& m) {
         "biases"_a,
         "group_size"_a,
         "bits"_a,
+        "addend"_a = nb::none(),
         "Multiply rows with a quantized matrix, transposed.");
     m.def(
         "quantized_linears",
@@ -140,7 +154,13 @@ void define_products(nb::module_& m) {
 void define_fused(nb::module_& m) {
     m.def("rms_norm", &pomona::rms_norm, "x"_a, "weight"_a, "epsilon"_a, "Normalize rows by their root mean square.");
     m.def("swiglu", &pomona::swiglu, "gate"_a, "up"_a, "Join the two halves of a gated layer.");
-    m.def("rotate", &pomona::rotate, "x"_a, "cosines"_a, "sines"_a, "Turn pairs of elements by angles.");
+    m.def("rotate",
+          &pomona::rotate,
+          "x"_a,
+          "cosines"_a,
+          "sines"_a,
+          "interleaved"_a = false,
+          "Turn pairs of elements by angles.");
     m.def("attention",
           &pomona::attention,
           "queries"_a,
@@ -149,6 +169,74 @@ void define_fused(nb::module_& m) {
           "scale"_a,
           "is_causal"_a,
           "Attend to keys and values.");
+}
+
+/// The functions of native/kernels.py: attention over blocks.
+void define_paged(nb::module_& m) {
+    m.def("kv_pool",
+          &pomona::kv_pool,
+          "num_blocks"_a,
+          "num_layers"_a,
+          "kv_heads"_a,
+          "head_dim"_a,
+          "Make a pool of blocks for keys and values.");
+    m.def("release_blocks",
+          &pomona::release_blocks,
+          "pool"_a,
+          "block_ids"_a,
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Give the memory of blocks back to the system.");
+    m.def(
+        "paged_attention",
+        [](const array& queries,
+           const array& keys,
+           const array& values,
+           const std::optional<array>& cosines,
+           const std::optional<array>& sines,
+           const array& pool,
+           const array& rows,
+           int64_t layer,
+           float scale,
+           int64_t window,
+           bool interleaved) {
+            return pomona::paged_attention({queries, keys, values, cosines, sines, pool, rows},
+                                           {layer, scale, window, interleaved});
+        },
+        "queries"_a,
+        "keys"_a,
+        "values"_a,
+        "cosines"_a.none(),
+        "sines"_a.none(),
+        "pool"_a,
+        "rows"_a,
+        "layer"_a,
+        "scale"_a,
+        "window"_a,
+        "interleaved"_a,
+        "Store keys and values in blocks, and attend to them.");
+}
+
+/// The functions of native/sampling.py.
+void define_draws(nb::module_& m) {
+    m.def(
+        "draw",
+        [](const array& logits, const array& choices, const array& exempt_ids) {
+            std::vector<array> drawn = pomona::draw(logits, choices, exempt_ids);
+            return std::make_tuple(drawn[0], drawn[1]);
+        },
+        "logits"_a,
+        "choices"_a,
+        "exempt_ids"_a,
+        "Draw a token from each row of logits.");
+    m.def(
+        "top",
+        [](const array& logits, int count) {
+            std::vector<array> found = pomona::top(logits, count);
+            return std::make_tuple(found[0], found[1]);
+        },
+        "logits"_a,
+        "count"_a,
+        "Find the largest logits of each row.");
 }
 
 /// The functions of native/kernels.py: how the kernels run.
@@ -209,5 +297,7 @@ NB_MODULE(_native, m) {
           "Make an array whose elements are a range of a file.");
     define_products(m);
     define_fused(m);
+    define_paged(m);
+    define_draws(m);
     define_settings(m);
 }

@@ -1,6 +1,5 @@
 #include "elements.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "instruction_set.h"
@@ -45,33 +44,24 @@ void join_swiglu(const Rows& gate, const Rows& up, int64_t width, float* y) {
     });
 }
 
-void rotate(const Rows& x, const Rows& cosines, const Rows& sines, int64_t half, int64_t width, float* y) {
+void Turn::apply(const float* x, const float* cosines, const float* sines, int64_t width, float* y) const {
     const Instructions& isa = instructions();
+    (are_neighbours ? isa.rotate_neighbours : isa.rotate)(x, cosines, sines, half, y);
+    std::memcpy(y + 2 * half, x + 2 * half, (width - 2 * half) * sizeof(float));
+}
+
+void rotate(const Rows& x, const Rows& cosines, const Rows& sines, Turn turn, int64_t width, float* y) {
     share_rows(x.count(), width, [&](int64_t begin, int64_t end) {
         std::vector<float> values;
         std::vector<float> cosine;
         std::vector<float> sine;
         for (int64_t row = begin; row < end; ++row) {
-            const float* from = plain(x, row, width, values);
-            float* to = y + row * width;
-            isa.rotate(from, plain(cosines, row, half, cosine), plain(sines, row, half, sine), half, to);
-            std::memcpy(to + 2 * half, from + 2 * half, (width - 2 * half) * sizeof(float));
+            turn.apply(plain(x, row, width, values),
+                       plain(cosines, row, turn.half, cosine),
+                       plain(sines, row, turn.half, sine),
+                       width,
+                       y + row * width);
         }
-    });
-}
-
-void attend(const Attention& attention) {
-    constexpr int64_t kMostScores = 1 << 18;  // of a piece, so that they fit the second-level cache
-    const Instructions& isa = instructions();
-    int64_t num_scores = (attention.num_keys + 15) / 16 * 16;
-    int64_t block = std::clamp<int64_t>(kMostScores / std::max<int64_t>(1, num_scores), 1, kQueryBlock);
-    int64_t blocks = (attention.num_queries + block - 1) / block;
-    // The last queries see the most keys: they come first.
-    Pool::shared().run(attention.batches * attention.heads * blocks, [&](int64_t piece) {
-        int64_t begin = (blocks - 1 - piece % blocks) * block;
-        int64_t end = std::min(attention.num_queries, begin + block);
-        int64_t head = piece / blocks % attention.heads;
-        isa.attend(attention, piece / blocks / attention.heads, head, begin, end, scratch((end - begin) * num_scores));
     });
 }
 

@@ -23,15 +23,21 @@ void normalize(const Rows& x, const float* weight, float epsilon, int64_t width,
 /// @param y float32 [rows, width], written.
 void join_swiglu(const Rows& gate, const Rows& up, int64_t width, float* y);
 
-/// Turns pairs (x[i], x[i + half]) of each row by angles; what lies behind them stays.
+/// Which pairs of a row are turned by their angles; what lies behind them stays.
+struct Turn {
+    int64_t half;         ///< how many
+    bool are_neighbours;  ///< (x[2 * i], x[2 * i + 1]) instead of (x[i], x[i + half])
+
+    /// Turns the pairs of one row of `width` floats by `half` angles.
+    void apply(const float* x, const float* cosines, const float* sines, int64_t width, float* y) const;
+};
+
+/// Turns pairs of each row.
 ///
-/// @param x rows of `width` floats, at least twice `half`.
-/// @param cosines for each row, `half` floats.
+/// @param x rows of `width` floats, at least twice `turn.half`.
+/// @param cosines for each row, `turn.half` floats.
 /// @param sines the same.
 /// @param y float32 [rows, width], written.
-void rotate(const Rows& x, const Rows& cosines, const Rows& sines, int64_t half, int64_t width, float* y);
-
-/// Attention with the softmax of the scores; see `Attention`. Every query must see a key.
-void attend(const Attention& attention);
+void rotate(const Rows& x, const Rows& cosines, const Rows& sines, Turn turn, int64_t width, float* y);
 
 }  // namespace pomona

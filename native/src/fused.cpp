@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "attention.h"
 #include "elements.h"
 
 namespace pomona {
@@ -73,25 +74,42 @@ Rows angles_of(const mx::array& angles, const mx::Shape& x) {
 
 class Rotate : public SameShape {
   public:
+    explicit Rotate(bool is_interleaved) : is_interleaved_(is_interleaved) {}
+
     /// inputs: x, cosines, sines
     void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         const mx::Shape& shape = inputs[0].shape();
         run([rows = rows_of(inputs[0]),
              cosines = angles_of(inputs[1], shape),
              sines = angles_of(inputs[2], shape),
-             half = inputs[1].shape(-1),
+             turn = Turn{inputs[1].shape(-1), is_interleaved_},
              width = shape.back(),
-             y = memory_of(outputs[0])] { rotate(rows, cosines, sines, half, width, y); });
+             y = memory_of(outputs[0])] { rotate(rows, cosines, sines, turn, width, y); });
+    }
+
+    bool is_equivalent(const mx::Primitive& other) const override {
+        return is_interleaved_ == static_cast<const Rotate&>(other).is_interleaved_;
     }
 
     DEFINE_NAME(Rotate)
+
+  private:
+    bool is_interleaved_;
 };
 
-Layout layout_of(const mx::array& array, const char* operand) {
+void require_plain_rows(const mx::array& array, const char* operand) {
     require(array.size() == 0 || array.shape(-1) == 1 || array.strides().back() == 1,
             operand,
             "has rows whose elements do not lie side by side");
-    return {array.strides()[0], array.strides()[1], array.strides()[2]};
+}
+
+Layout layout_of(const mx::array& array) {
+    return {array.strides()[1], array.strides()[2]};
+}
+
+KeyBlocks keys_of(const mx::array& array, int64_t batch) {
+    Layout layout = layout_of(array);
+    return {array.data<float>() + batch * array.strides()[0], layout, kBlockKeys * layout.row, nullptr};
 }
 
 class CpuAttention : public CpuPrimitive {
@@ -100,23 +118,28 @@ class CpuAttention : public CpuPrimitive {
 
     /// inputs: queries, keys, values
     void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        require_plain_rows(inputs[0], "queries");
+        require_plain_rows(inputs[1], "keys");
+        require_plain_rows(inputs[2], "values");
         const mx::Shape& queries = inputs[0].shape();
-        Attention attention{inputs[0].data<float>(),
-                            inputs[1].data<float>(),
-                            inputs[2].data<float>(),
-                            memory_of(outputs[0]),
-                            layout_of(inputs[0], "queries"),
-                            layout_of(inputs[1], "keys"),
-                            layout_of(inputs[2], "values"),
-                            queries[0],
-                            queries[1],
-                            inputs[1].shape(1),
-                            queries[2],
-                            inputs[1].shape(2),
-                            queries[3],
-                            scale_,
-                            is_causal_};
-        run([attention] { attend(attention); });
+        float* y = memory_of(outputs[0]);
+        std::vector<Attention> sequences;
+        for (int64_t batch = 0; batch < queries[0]; ++batch) {
+            sequences.push_back({inputs[0].data<float>() + batch * inputs[0].strides()[0],
+                                 layout_of(inputs[0]),
+                                 keys_of(inputs[1], batch),
+                                 keys_of(inputs[2], batch),
+                                 y + batch * queries[1] * queries[2] * queries[3],
+                                 queries[1],
+                                 inputs[1].shape(1),
+                                 queries[2],
+                                 inputs[1].shape(2),
+                                 queries[3],
+                                 scale_,
+                                 is_causal_,
+                                 0});
+        }
+        run([sequences = std::move(sequences)] { attend(sequences); });
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -154,7 +177,7 @@ mx::array swiglu(const mx::array& gate, const mx::array& up) {
     return made_by(std::make_shared<Swiglu>(), {gate, up});
 }
 
-mx::array rotate(const mx::array& x, const mx::array& cosines, const mx::array& sines) {
+mx::array rotate(const mx::array& x, const mx::array& cosines, const mx::array& sines, bool is_interleaved) {
     require_float32(x, "x");
     require_float32(cosines, "cosines");
     require_float32(sines, "sines");
@@ -167,7 +190,7 @@ mx::array rotate(const mx::array& x, const mx::array& cosines, const mx::array& 
             "cosines",
             "has not one row for each token of x");
     require(2 * static_cast<int64_t>(angles.back()) <= x.shape(3), "cosines", "is wider than half of x");
-    return made_by(std::make_shared<Rotate>(), {x, cosines, sines});
+    return made_by(std::make_shared<Rotate>(is_interleaved), {x, cosines, sines});
 }
 
 mx::array attention(

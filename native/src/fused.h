@@ -20,13 +20,17 @@ mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& wei
 /// @return float32 of that shape.
 mlx::core::array swiglu(const mlx::core::array& gate, const mlx::core::array& up);
 
-/// Rotary position: turns the pairs (x[i], x[i + half]) by angles; what lies behind them stays.
+/// Rotary position: turns the pairs (x[i], x[i + half]), or the neighbours (x[2 * i], x[2 * i + 1]) where they are
+/// interleaved, by angles; what lies behind them stays.
 ///
 /// @param x float32 [batches, heads, tokens, width], width at least 2 * half.
 /// @param cosines float32 [tokens, half], or [batches, tokens, half].
 /// @param sines the same.
 /// @return float32 of the shape of x.
-mlx::core::array rotate(const mlx::core::array& x, const mlx::core::array& cosines, const mlx::core::array& sines);
+mlx::core::array rotate(const mlx::core::array& x,
+                        const mlx::core::array& cosines,
+                        const mlx::core::array& sines,
+                        bool is_interleaved);
 
 /// Attention with the softmax of scores.
 ///

@@ -57,30 +57,59 @@ struct PackedRows {
 struct Product {
     QuantizedMatrix matrix;
     PackedRows x;
-    float* y;               ///< [..., matrix.rows]
-    const int64_t* y_rows;  ///< which row of y each row of x fills; null: the same one
+    float* y;                       ///< [..., matrix.rows]
+    const int64_t* y_rows;          ///< which row of y each row of x fills; null: the same one
+    const float* addend = nullptr;  ///< what is added to each output when it is complete; null: nothing
 };
 
-/// How the elements of a [batches, heads, rows, width] array lie, in floats. Those of a row lie side by side.
+/// Keys that lie one behind the other, wherever the next ones lie: a multiple of every vector's lanes.
+constexpr int64_t kBlockKeys = 32;
+
+/// How the elements of a [heads, rows, width] array lie, in floats. Those of a row lie side by side.
 struct Layout {
-    int64_t batch;
     int64_t head;
     int64_t row;
 };
 
-/// Attention of queries over keys and values. Query head h reads head h / (heads / kv_heads) of the others.
+/// The keys of one sequence, or its values: blocks of `kBlockKeys` that may lie anywhere.
+struct KeyBlocks {
+    const float* values;     ///< key 0 of head 0 in block number 0
+    Layout layout;           ///< within a block
+    int64_t block;           ///< floats from one number of a block to the next
+    const int32_t* numbers;  ///< of the blocks in the order of their keys; null: 0, 1, 2 and so on
+
+    /// Where a key of a head begins; up to the end of its block the next ones follow.
+    POMONA_INLINE const float* at(int64_t head, int64_t key) const {
+        int64_t place = key / kBlockKeys;
+        int64_t number = numbers ? numbers[place] : place;
+        return values + number * block + head * layout.head + key % kBlockKeys * layout.row;
+    }
+};
+
+/// Queries that are computed together, so that keys and values come from the cache once for all of them.
+constexpr int64_t kQueryBlock = 16;
+
+/// Queries `begin` to `end` of some heads that read the same keys: together at most `kQueryBlock`.
+struct QueryBlock {
+    int64_t head;  ///< the first of them
+    int64_t heads;
+    int64_t begin;
+    int64_t end;
+};
+
+/// Attention of one sequence's queries over its keys and values. Query head h reads head h / (heads / kv_heads) of
+/// them.
 ///
-/// A query sees the keys that stand before it or where it stands, the last query at the last key, or all of them. Its
-/// sums go over the keys in their order, whatever other queries there are.
+/// A query sees the keys that stand before it or where it stands, the last query at the last key, or all of them; of
+/// these the last `window`. Its sums go over the keys that it sees, from the first to the last, and the first of them
+/// decides alone how lanes are filled: so its bits are those of the keys that it sees, whatever other queries there are
+/// and wherever the keys lie.
 struct Attention {
     const float* queries;
-    const float* keys;
-    const float* values;
-    float* y;  ///< [batches, queries, heads, width], row-contiguous
     Layout queries_layout;
-    Layout keys_layout;
-    Layout values_layout;
-    int64_t batches;
+    KeyBlocks keys;
+    KeyBlocks values;
+    float* y;  ///< [queries, heads, width], row-contiguous; may be where the queries are
     int64_t heads;
     int64_t kv_heads;
     int64_t num_queries;
@@ -88,15 +117,27 @@ struct Attention {
     int64_t width;
     float scale;
     bool is_causal;
+    int64_t window;  ///< 0: a query sees all before it
 
-    /// How many keys a query sees.
-    POMONA_INLINE int64_t visible(int64_t query) const {
-        return is_causal ? num_keys - num_queries + query + 1 : num_keys;
+    /// The key behind the last one that a query sees.
+    POMONA_INLINE int64_t end(int64_t query) const { return is_causal ? num_keys - num_queries + query + 1 : num_keys; }
+
+    /// The first key that a query sees.
+    POMONA_INLINE int64_t begin(int64_t query) const {
+        int64_t seen = end(query);
+        return window > 0 && window < seen ? seen - window : 0;
+    }
+
+    /// Floats that the scores of each query up to this one take: of the keys that it sees, rounded up, and as many on
+    /// either side as may be computed in vain, because keys are taken in blocks.
+    POMONA_INLINE int64_t num_scores(int64_t query) const {
+        constexpr int64_t kMostLanes = 16;
+        return 2 * kMostLanes + (end(query) - begin(query) + kMostLanes - 1) / kMostLanes * kMostLanes;
     }
 };
 
-/// Queries that are computed together, so that keys and values come from the cache once for all of them.
-constexpr int64_t kQueryBlock = 16;
+/// Logits that a draw takes together: it looks at one number of each block before it looks into any.
+constexpr int64_t kDrawBlock = 64;
 
 /// The kernels, compiled for one instruction set.
 struct Instructions {
@@ -118,12 +159,26 @@ struct Instructions {
     /// y = gate / (1 + exp(-gate)) * up, element by element.
     void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
 
-    /// Turns the pairs (x[i], x[i + half]) of one row by the angles of which it gets cosines and sines.
+    /// Turns the pairs (x[i], x[i + half]) of one row by the angles of which it gets cosines and sines; y may be x.
     void (*rotate)(const float* x, const float* cosines, const float* sines, int64_t half, float* y);
 
-    /// Computes queries `begin` to `end`, at most `kQueryBlock`, of one head. All of them see a key at least.
-    /// `scores` has place for `end - begin` times the keys, rounded up to a multiple of 16.
-    void (*attend)(const Attention& attention, int64_t batch, int64_t head, int64_t begin, int64_t end, float* scores);
+    /// The same for the pairs (x[2 * i], x[2 * i + 1]).
+    void (*rotate_neighbours)(const float* x, const float* cosines, const float* sines, int64_t half, float* y);
+
+    /// Computes some queries, each of which sees a key at least.
+    /// `scores` has place for `num_scores` of the last query, for each of them.
+    void (*attend)(const Attention& attention, const QueryBlock& block, float* scores);
+
+    /// Writes the largest of each `kDrawBlock` floats.
+    /// Returns the largest of all, or what is no number where one of them is none.
+    float (*peaks)(const float* x, int64_t count, float* peaks);
+
+    /// weights = exp((x - shift) * sharpness), element by element; 0 where that is below exp(-87).
+    /// No x is above `shift`.
+    void (*weigh)(const float* x, int64_t count, float shift, float sharpness, float* weights);
+
+    /// Writes the sum of each `kDrawBlock` such weights.
+    void (*sum_weights)(const float* x, int64_t count, float shift, float sharpness, float* sums);
 };
 
 /// Each is null where it was not compiled in: its file is for another processor.

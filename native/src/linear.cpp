@@ -115,6 +115,22 @@ int64_t end_of_choice(const std::vector<int64_t>& order,
     return place;
 }
 
+/// Rows `begin` to `end` of `width` floats, one behind the other: where they lie so, or copied to `memory`.
+const float* side_by_side(const Rows& rows, int64_t begin, int64_t end, int64_t width, std::vector<float>& memory) {
+    bool are_so = rows.step == 1 || width == 1;
+    for (int64_t row = begin; row < end; ++row) {
+        are_so = are_so && rows.offsets[row] == rows.offsets[begin] + (row - begin) * width;
+    }
+    if (are_so) {
+        return rows.at(begin);
+    }
+    memory.resize((end - begin) * width);
+    for (int64_t i = 0; i < (end - begin) * width; ++i) {
+        memory[i] = rows.at(begin + i / width)[i % width * rows.step];
+    }
+    return memory.data();
+}
+
 /// Packs for each product the rows of x that have the numbers of its rows of y.
 void pack_chosen(const Rows& x, const std::vector<Product>& products) {
     const Instructions& isa = instructions();
@@ -144,6 +160,20 @@ void multiply(const Rows& x, const std::vector<QuantizedMatrix>& matrices, const
             products.push_back({matrices[i], packed, results[i] + begin * matrices[i].rows, nullptr});
         }
         Job(std::move(products)).run();
+    }
+}
+
+void multiply_and_add(const Rows& x, const QuantizedMatrix& matrix, const Rows& addend, float* y) {
+    std::vector<float> memory;
+    for (int64_t begin = 0; begin < x.count(); begin += kBlockRows) {
+        int64_t end = std::min(x.count(), begin + kBlockRows);
+        const float* added = side_by_side(addend, begin, end, matrix.rows, memory);
+        if (matrix.columns == 0) {
+            std::copy_n(added, (end - begin) * matrix.rows, y + begin * matrix.rows);
+            continue;
+        }
+        PackedRows packed = pack(x, begin, end, matrix);
+        Job({{matrix, packed, y + begin * matrix.rows, nullptr, added}}).run();
     }
 }
 

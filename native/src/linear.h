@@ -16,6 +16,12 @@ namespace pomona {
 /// @param results one for each matrix: float32 [rows, matrix.rows], written.
 void multiply(const Rows& x, const std::vector<QuantizedMatrix>& matrices, const std::vector<float*>& results);
 
+/// Multiplies rows with a transposed matrix and adds to every output: with the bits of `multiply` and then a sum.
+///
+/// @param addend rows of `matrix.rows` floats, as many as x has.
+/// @param y float32 [rows, matrix.rows], written.
+void multiply_and_add(const Rows& x, const QuantizedMatrix& matrix, const Rows& addend, float* y);
+
 /// Multiplies every row with a matrix of its own choice out of several, of which all have the same shape and lie one
 /// behind the other. Rows with the same choice are multiplied together, and each has the bits that it has alone.
 ///

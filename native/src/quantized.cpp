@@ -139,6 +139,25 @@ class QuantizedLinears : public Quantized {
     DEFINE_NAME(QuantizedLinears)
 };
 
+class QuantizedLinearAndAdd : public Quantized {
+  public:
+    using Quantized::Quantized;
+
+    /// inputs: x, codes, scales, biases, addend
+    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        run([rows = rows_of(inputs[0]),
+             matrix = matrix_of(inputs, 1),
+             addend = rows_of(inputs[1 + kArraysOfMatrix]),
+             y = memory_of(outputs[0])] { multiply_and_add(rows, matrix, addend, y); });
+    }
+
+    std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
+        return {inputs[1 + kArraysOfMatrix].shape()};
+    }
+
+    DEFINE_NAME(QuantizedLinearAndAdd)
+};
+
 class QuantizedSwiglu : public Quantized {
   public:
     using Quantized::Quantized;
@@ -229,6 +248,21 @@ std::vector<mx::array> quantized_linears(const mx::array& x,
     std::vector<mx::Shape> shapes = operation->output_shapes(inputs);
     std::vector<mx::Dtype> dtypes(shapes.size(), mx::float32);
     return mx::array::make_arrays(std::move(shapes), dtypes, operation, inputs);
+}
+
+mx::array quantized_linear_and_add(const mx::array& x,
+                                   const QuantizedArrays& matrix,
+                                   const mx::array& addend,
+                                   Quantization quantization) {
+    check_rows(x, check_matrix(matrix, quantization, 2));
+    mx::Shape shape = x.shape();
+    shape.back() = matrix.codes.shape(0);
+    require_float32(addend, "addend");
+    require(addend.shape() == shape, "addend", "has not the shape of the product");
+    std::vector<mx::array> inputs{x};
+    append(inputs, matrix);
+    inputs.push_back(addend);
+    return made_by(std::make_shared<QuantizedLinearAndAdd>(quantization), inputs);
 }
 
 mx::array quantized_swiglu(const mx::array& x,

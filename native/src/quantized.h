@@ -29,6 +29,16 @@ std::vector<mlx::core::array> quantized_linears(const mlx::core::array& x,
                                                 const std::vector<QuantizedArrays>& matrices,
                                                 Quantization quantization);
 
+/// Multiplies x with a transposed matrix and adds: the bits of `quantized_linears` and then a sum.
+///
+/// @param x float32 [..., columns], any layout.
+/// @param addend float32 [..., rows], any layout.
+/// @return float32 [..., rows].
+mlx::core::array quantized_linear_and_add(const mlx::core::array& x,
+                                          const QuantizedArrays& matrix,
+                                          const mlx::core::array& addend,
+                                          Quantization quantization);
+
 /// Multiplies x with two transposed matrices and joins the products: gate / (1 + exp(-gate)) * up.
 ///
 /// @param x float32 [..., columns], any layout.

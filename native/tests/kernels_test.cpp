@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "elements.h"
+#include "harness.h"
 #include "instruction_set.h"
 #include "linear.h"
 #include "pool.h"
@@ -22,29 +23,11 @@ namespace {
 using pomona::QuantizedMatrix;
 using pomona::Rows;
 using pomona::ScaleType;
+using namespace harness;
 
-constexpr double kTolerance = 1e-5;
 constexpr int kBits[] = {2, 3, 4, 5, 6, 8};
 constexpr int kGroups[] = {32, 64, 128};
 constexpr ScaleType kScaleTypes[] = {ScaleType::float32, ScaleType::bfloat16, ScaleType::float16};
-
-int num_failures = 0;
-
-void expect(bool holds, const std::string& what) {
-    if (!holds) {
-        ++num_failures;
-        std::printf("FAILED: %s\n", what.c_str());
-    }
-}
-
-std::mt19937& random_bits() {
-    static std::mt19937 generator(7);
-    return generator;
-}
-
-int random_below(int bound) {
-    return static_cast<int>(random_bits()() % static_cast<unsigned>(bound));
-}
 
 /// A 16-bit float and its value: a positive or negative number that both formats hold without rounding.
 struct Half {
@@ -111,24 +94,6 @@ struct Matrix {
     std::vector<char> biases;
     std::vector<double> weights;
     QuantizedMatrix view;
-};
-
-struct Input {
-    Input(int64_t num_rows, int64_t columns, int64_t step) : values(num_rows * columns * step) {
-        for (float& value : values) {
-            value = std::normal_distribution<float>()(random_bits());
-        }
-        for (int64_t row = 0; row < num_rows; ++row) {
-            offsets.push_back(row * columns * step);
-        }
-        this->step = step;
-    }
-
-    Rows rows() const { return {values.data(), offsets, step}; }
-
-    std::vector<float> values;
-    std::vector<int64_t> offsets;
-    int64_t step;
 };
 
 /// The largest error of any output, as a part of what its products add up to without their signs.
@@ -267,6 +232,12 @@ void check_joined_products() {
         pomona::multiply(x.rows(), {gate.view, up.view}, {gates.data(), ups.data()});
         pomona::multiply(x.rows(), {gate.view}, {gates_alone.data()});
         expect(gates == gates_alone, name_of(gate, 131) + ": a product beside another differs");
+        Input addend(131, 45, 1 + random_below(2));
+        for (size_t i = 0; i < size; ++i) {
+            expected[i] = gates[i] + addend.values[i * addend.step];
+        }
+        pomona::multiply_and_add(x.rows(), gate.view, addend.rows(), joined.data());
+        expect(joined == expected, name_of(gate, 131) + ": a product with an addend differs from their sum");
         pomona::join_swiglu({gates.data(), {0}, 1}, {ups.data(), {0}, 1}, static_cast<int64_t>(size), expected.data());
         pomona::multiply_swiglu(x.rows(), gate.view, up.view, joined.data());
         expect(joined == expected, name_of(gate, 131) + ": joined products differ from products that are joined");
@@ -290,7 +261,9 @@ void check_normalized_and_rotated_rows() {
         int half = width / 2;
         Input angles(5, half, 1);
         std::vector<float> turned(5 * width);
-        pomona::rotate(x.rows(), angles.rows(), angles.rows(), half, width, turned.data());
+        std::vector<float> turned_neighbours(5 * width);
+        pomona::rotate(x.rows(), angles.rows(), angles.rows(), {half, false}, width, turned.data());
+        pomona::rotate(x.rows(), angles.rows(), angles.rows(), {half, true}, width, turned_neighbours.data());
         double worst = 0;
         for (int row = 0; row < 5; ++row) {
             auto value = [&](int i) { return static_cast<double>(x.values[x.offsets[row] + 2 * i]); };
@@ -306,83 +279,12 @@ void check_normalized_and_rotated_rows() {
                                : i < 2 * half ? value(i) * angle(i - half) + value(i - half) * angle(i - half)
                                               : value(i);
                 worst = std::fmax(worst, std::fabs(turned[row * width + i] - right));
+                int sign = i % 2 == 0 ? -1 : 1;
+                double pair = i < 2 * half ? value(i) * angle(i / 2) + sign * value(i ^ 1) * angle(i / 2) : value(i);
+                worst = std::fmax(worst, std::fabs(turned_neighbours[row * width + i] - pair));
             }
         }
         expect(worst < kTolerance, "rows of " + std::to_string(width) + " are off by " + std::to_string(worst));
-    }
-}
-
-/// The exact answer for one query.
-std::vector<double> exact_attention(const pomona::Attention& attention, int64_t head, int64_t query) {
-    const float* row = attention.queries + head * attention.queries_layout.head + query * attention.queries_layout.row;
-    int64_t kv_head = head / (attention.heads / attention.kv_heads);
-    const float* keys = attention.keys + kv_head * attention.keys_layout.head;
-    const float* values = attention.values + kv_head * attention.values_layout.head;
-    std::vector<double> sums(attention.width);
-    double total = 0;
-    for (int64_t key = 0; key < attention.visible(query); ++key) {
-        double score = 0;
-        for (int64_t i = 0; i < attention.width; ++i) {
-            score += static_cast<double>(row[i]) * keys[key * attention.keys_layout.row + i];
-        }
-        double weight = std::exp(score * attention.scale);
-        total += weight;
-        for (int64_t i = 0; i < attention.width; ++i) {
-            sums[i] += weight * values[key * attention.values_layout.row + i];
-        }
-    }
-    for (double& sum : sums) {
-        sum /= total;
-    }
-    return sums;
-}
-
-void check_attention() {
-    for (int64_t width : {5, 8, 64, 80, 128}) {
-        for (int64_t num_keys : {1, 15, 16, 17, 70, 300}) {
-            int64_t num_queries = 1 + random_below(static_cast<int>(num_keys));
-            Input queries(4 * num_queries, width, 1);
-            Input keys(2 * 512, width, 1);  // a cache with room behind the keys
-            Input values(2 * 512, width, 1);
-            std::vector<float> y(4 * num_queries * width);
-            pomona::Attention attention{queries.values.data(),
-                                        keys.values.data(),
-                                        values.values.data(),
-                                        y.data(),
-                                        {4 * num_queries * width, num_queries * width, width},
-                                        {2 * 512 * width, 512 * width, width},
-                                        {2 * 512 * width, 512 * width, width},
-                                        1,
-                                        4,
-                                        2,
-                                        num_queries,
-                                        num_keys,
-                                        width,
-                                        1 / std::sqrt(static_cast<float>(width)),
-                                        random_below(4) > 0};
-            pomona::attend(attention);
-            double worst = 0;
-            std::vector<float> last(4 * width);
-            for (int64_t head = 0; head < 4; ++head) {
-                for (int64_t query = 0; query < num_queries; ++query) {
-                    std::vector<double> exact = exact_attention(attention, head, query);
-                    for (int64_t i = 0; i < width; ++i) {
-                        worst = std::fmax(worst, std::fabs(y[(query * 4 + head) * width + i] - exact[i]));
-                    }
-                }
-            }
-            std::string name = std::to_string(num_queries) + " queries, " + std::to_string(num_keys) + " keys of " +
-                               std::to_string(width);
-            expect(worst < kTolerance, name + ": attention is off by " + std::to_string(worst));
-
-            pomona::Attention alone = attention;
-            alone.queries += (num_queries - 1) * width;
-            alone.num_queries = 1;
-            alone.y = last.data();
-            pomona::attend(alone);
-            bool equal = std::memcmp(last.data(), y.data() + (num_queries - 1) * 4 * width, 16 * width) == 0;
-            expect(equal, name + ": the last query differs from itself alone");
-        }
     }
 }
 
@@ -465,12 +367,10 @@ int main(int argc, char** argv) {
         check_expanded_rows();
         check_joined_products();
         check_normalized_and_rotated_rows();
-        check_attention();
         check_callers_on_several_threads();
     }
     if (may_fork) {
         check_fork();
     }
-    std::printf("%d failed\n", num_failures);
-    return num_failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return summary();
 }

@@ -84,6 +84,19 @@ def test_pairs_are_turned(width: int, half: int) -> None:
     assert equal_bits(y[:, :, 3:4], kernels.rotate(x[:, :, 3:4], cosines[3:4], sines[3:4]))
 
 
+@pytest.mark.parametrize(("width", "half"), [(64, 32), (80, 40), (10, 5), (96, 16)])
+def test_neighbours_are_turned_with_the_bits_of_halves(width: int, half: int) -> None:
+    x, angles = normal(2, 3, 5, width), normal(5, half, seed=2)
+    fronts, backs, rest = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2], x[..., 2 * half :]
+
+    y = kernels.rotate(x, mx.cos(angles), mx.sin(angles), interleaved=True)
+
+    in_halves = kernels.rotate(mx.concatenate([fronts, backs, rest], -1), mx.cos(angles), mx.sin(angles))
+    assert equal_bits(y[..., 0 : 2 * half : 2], in_halves[..., :half])
+    assert equal_bits(y[..., 1 : 2 * half : 2], in_halves[..., half : 2 * half])
+    assert equal_bits(y[..., 2 * half :], rest)
+
+
 def exact_attention(queries: mx.array, keys: mx.array, values: mx.array, scale: float, is_causal: bool) -> np.ndarray:
     q, k, v = (np.array(part, np.float64) for part in (queries, keys, values))
     k, v = (np.repeat(part, q.shape[1] // k.shape[1], 1) for part in (k, v))

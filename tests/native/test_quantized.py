@@ -103,6 +103,27 @@ def test_products_are_right(instructions: str, bits: int, group_size: int) -> No
         assert error_of(matrix.linear(x), x, matrix.values) < TOLERANCE
 
 
+@pytest.mark.parametrize("rows", [1, 3, 40, 200])
+@pytest.mark.parametrize("columns", [96, 768, 1632])
+def test_an_addend_has_the_bits_of_a_sum(instructions: str, columns: int, rows: int) -> None:
+    matrix, x = packed(37, columns), normal(rows, columns)
+    parts = matrix.codes, matrix.scales, matrix.biases, matrix.group_size, matrix.bits
+
+    for addend in (normal(rows, 37), normal(37, rows).T, normal(2 * rows, 37)[::2]):
+        assert equal_bits(kernels.quantized_linear(x, *parts, addend=addend), matrix.linear(x) + addend)
+
+
+@pytest.mark.parametrize("shape", [(3, 36), (2, 37), (1, 3, 37)])
+def test_an_addend_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    matrix = packed(37, 96)
+    parts = matrix.codes, matrix.scales, matrix.biases, matrix.group_size, matrix.bits
+
+    with pytest.raises(OperandRejected) as caught:
+        kernels.quantized_linear(normal(3, 96), *parts, addend=normal(*shape))
+
+    assert caught.value.operand == "addend"
+
+
 @dataclass(frozen=True)
 class Case:
     """Numbers of a random product."""

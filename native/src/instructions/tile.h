@@ -6,6 +6,7 @@
 #include "attention.h"
 #include "strip.h"
 #include "vector.h"
+#include "weights.h"
 
 /// Products with quantized matrices, written once for any vector (see vector.h).
 ///
@@ -86,25 +87,35 @@ void expand_strip(const Strip<Isa>& strip, float* tile) {
     }
 }
 
-/// Adds the sums of a chunk to the outputs; the first chunk's are the outputs so far.
+/// One chunk of a product: which columns, and where its outputs begin and end.
+struct Part {
+    int64_t begin_column;
+    int64_t columns;
+    int64_t first_output;
+    int64_t outputs;
+};
+
+/// Adds the sums of a chunk to the outputs; the first chunk's are the outputs so far, and the last one's complete them.
 template <class Isa, int rows>
 inline void deliver(const typename Isa::Vec (&partial)[rows][Isa::kOutputTile],
                     const Product& product,
-                    int64_t first_row,
-                    int64_t first_output,
-                    int64_t outputs,
-                    bool is_first_chunk) {
+                    const Part& part,
+                    int64_t first_row) {
     float sums[rows][kSumsStride];
     Isa::template sums<rows>(partial, sums);
+    bool is_first = part.begin_column == 0;
+    bool adds = product.addend && part.begin_column + part.columns == product.matrix.columns;
     for (int m = 0; m < rows; ++m) {
         int64_t row = product.y_rows ? product.y_rows[first_row + m] : first_row + m;
-        float* y = product.y + row * product.matrix.rows + first_output;
-        if (outputs == Isa::kOutputTile && is_first_chunk) {
+        int64_t place = row * product.matrix.rows + part.first_output;
+        float* y = product.y + place;
+        if (part.outputs == Isa::kOutputTile && is_first && !adds) {
             std::memcpy(y, sums[m], Isa::kOutputTile * sizeof(float));
             continue;
         }
-        for (int n = 0; n < outputs; ++n) {
-            y[n] = is_first_chunk ? sums[m][n] : y[n] + sums[m][n];
+        for (int n = 0; n < part.outputs; ++n) {
+            float sum = is_first ? sums[m][n] : y[n] + sums[m][n];
+            y[n] = adds ? sum + product.addend[place + n] : sum;
         }
     }
 }
@@ -191,14 +202,6 @@ void multiply_expanded(const float* tile,
     }
 }
 
-/// One chunk of a product: which columns, and where its outputs begin and end.
-struct Part {
-    int64_t begin_column;
-    int64_t columns;
-    int64_t first_output;
-    int64_t outputs;
-};
-
 /// All rows, `rows` at a time and then ever fewer, through `multiply_expanded`.
 template <class Isa, int rows>
 void multiply_rows(const Product& product, const Part& part, const float* tile, int64_t first_row) {
@@ -207,7 +210,7 @@ void multiply_rows(const Product& product, const Part& part, const float* tile, 
         typename Isa::Vec partial[rows][Isa::kOutputTile];
         const float* x = product.x.at(part.begin_column, row, part.columns);
         multiply_expanded<Isa, rows>(tile, part.columns / Isa::kLanes, x, part.columns, partial);
-        deliver<Isa, rows>(partial, product, row, part.first_output, part.outputs, part.begin_column == 0);
+        deliver<Isa, rows>(partial, product, part, row);
     }
     if constexpr (rows > 1) {
         if (row < product.x.rows) {
@@ -226,7 +229,7 @@ void multiply_few(const Product& product, const Part& part, const Strip<Isa>& st
     }
     typename Isa::Vec partial[rows][Isa::kOutputTile];
     multiply_fused<Isa, bits, rows>(strip, product.x.at(part.begin_column, 0, part.columns), part.columns, partial);
-    deliver<Isa, rows>(partial, product, 0, part.first_output, part.outputs, part.begin_column == 0);
+    deliver<Isa, rows>(partial, product, part, 0);
 }
 
 /// All rows times one strip. `tile` has place for its weights.
@@ -341,7 +344,11 @@ constexpr Instructions instructions_of(const char* name) {
         &vector::normalize<Isa>,
         &vector::swiglu<Isa>,
         &vector::rotate<Isa>,
+        &vector::rotate_neighbours<Isa>,
         &vector::attend<Isa>,
+        &vector::peaks<Isa>,
+        &vector::weigh<Isa>,
+        &vector::sum_weights<Isa>,
     };
 }
 

@@ -100,17 +100,43 @@ void swiglu(const float* gate, const float* up, int64_t count, float* y) {
     });
 }
 
+/// Turns vectors of pairs by their angles.
+template <class Isa>
+inline void turn(typename Isa::Vec& front, typename Isa::Vec& back, typename Isa::Vec cosine, typename Isa::Vec sine) {
+    auto crossed = Isa::multiply(Isa::multiply(back, sine), constant<Isa>(-1.0f));
+    back = Isa::fma(back, cosine, Isa::multiply(front, sine));
+    front = Isa::fma(front, cosine, crossed);
+}
+
 template <class Isa>
 void rotate(const float* x, const float* cosines, const float* sines, int64_t half, float* y) {
-    auto minus_one = constant<Isa>(-1.0f);
     for_vectors<Isa>(half, [&](int64_t i, int64_t count) {
         auto front = load_some<Isa>(x + i, count);
         auto back = load_some<Isa>(x + half + i, count);
-        auto cosine = load_some<Isa>(cosines + i, count);
-        auto sine = load_some<Isa>(sines + i, count);
-        auto turned = Isa::multiply(Isa::multiply(back, sine), minus_one);
-        store_some<Isa>(y + i, Isa::fma(front, cosine, turned), count);
-        store_some<Isa>(y + half + i, Isa::fma(back, cosine, Isa::multiply(front, sine)), count);
+        turn<Isa>(front, back, load_some<Isa>(cosines + i, count), load_some<Isa>(sines + i, count));
+        store_some<Isa>(y + i, front, count);
+        store_some<Isa>(y + half + i, back, count);
+    });
+}
+
+template <class Isa>
+void rotate_neighbours(const float* x, const float* cosines, const float* sines, int64_t half, float* y) {
+    for_vectors<Isa>(half, [&](int64_t i, int64_t count) {
+        float fronts[Isa::kLanes] = {};
+        float backs[Isa::kLanes] = {};
+        for (int64_t lane = 0; lane < count; ++lane) {
+            fronts[lane] = x[2 * (i + lane)];
+            backs[lane] = x[2 * (i + lane) + 1];
+        }
+        auto front = Isa::load(fronts);
+        auto back = Isa::load(backs);
+        turn<Isa>(front, back, load_some<Isa>(cosines + i, count), load_some<Isa>(sines + i, count));
+        Isa::store(fronts, front);
+        Isa::store(backs, back);
+        for (int64_t lane = 0; lane < count; ++lane) {
+            y[2 * (i + lane)] = fronts[lane];
+            y[2 * (i + lane) + 1] = backs[lane];
+        }
     });
 }
 

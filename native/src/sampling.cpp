@@ -1,0 +1,94 @@
+#include "sampling.h"
+
+#include <memory>
+#include <utility>
+
+#include "choice.h"
+
+namespace pomona {
+
+namespace mx = mlx::core;
+
+namespace {
+
+constexpr int kChoiceColumns = sizeof(Choice) / sizeof(float);
+static_assert(kChoiceColumns == 7 && alignof(Choice) == alignof(float));
+
+template <class T>
+T* memory_for(mx::array& output) {
+    output.set_data(mx::allocator::malloc(output.nbytes()));
+    return output.data<T>();
+}
+
+Rows logit_rows(const mx::array& logits) {
+    Rows rows = rows_of(logits);
+    require(rows.step == 1 || logits.shape(-1) == 1, "logits", "has rows whose elements do not lie side by side");
+    return rows;
+}
+
+class ChooseTokens : public CpuPrimitive {
+  public:
+    /// inputs: logits, choices, exempt_ids
+    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        require_contiguous(inputs[1], "choices");
+        require_contiguous(inputs[2], "exempt_ids");
+        run([logits = logit_rows(inputs[0]),
+             width = inputs[0].shape(-1),
+             choices = reinterpret_cast<const Choice*>(inputs[1].data<float>()),
+             exempt_ids = inputs[2].data<int32_t>(),
+             num_exempt = inputs[2].shape(-1),
+             tokens = memory_for<uint32_t>(outputs[0]),
+             normalizers = memory_for<float>(outputs[1])] {
+            choose(logits, width, choices, exempt_ids, num_exempt, tokens, normalizers);
+        });
+    }
+
+    bool is_equivalent(const mx::Primitive&) const override { return true; }
+
+    DEFINE_NAME(ChooseTokens)
+};
+
+class FindTop : public CpuPrimitive {
+  public:
+    /// inputs: logits
+    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        run([logits = logit_rows(inputs[0]),
+             width = inputs[0].shape(-1),
+             count = outputs[0].shape(-1),
+             ids = memory_for<uint32_t>(outputs[0]),
+             values = memory_for<float>(outputs[1])] { find_top(logits, width, count, ids, values); });
+    }
+
+    bool is_equivalent(const mx::Primitive&) const override { return true; }  // where their outputs have one shape
+
+    DEFINE_NAME(FindTop)
+};
+
+void require_logits(const mx::array& logits) {
+    require_float32(logits, "logits");
+    require(logits.ndim() == 2, "logits", "has not two dimensions");
+    require(logits.shape(1) > 0, "logits", "has rows of no elements");
+}
+
+}  // namespace
+
+std::vector<mx::array> draw(const mx::array& logits, const mx::array& choices, const mx::array& exempt_ids) {
+    require_logits(logits);
+    require_float32(choices, "choices");
+    int rows = logits.shape(0);
+    require(
+        choices.shape() == mx::Shape{rows, kChoiceColumns}, "choices", "has not seven elements for each row of logits");
+    require(exempt_ids.dtype() == mx::int32, "exempt_ids", "is not of int32");
+    require(exempt_ids.ndim() == 2 && exempt_ids.shape(0) == rows, "exempt_ids", "has not one row for each of logits");
+    return mx::array::make_arrays(
+        {{rows}, {rows}}, {mx::uint32, mx::float32}, std::make_shared<ChooseTokens>(), {logits, choices, exempt_ids});
+}
+
+std::vector<mx::array> top(const mx::array& logits, int count) {
+    require_logits(logits);
+    require(count > 0 && count <= logits.shape(1), "count", "is not from 1 to the elements of a row of logits");
+    mx::Shape shape{logits.shape(0), count};
+    return mx::array::make_arrays({shape, shape}, {mx::uint32, mx::float32}, std::make_shared<FindTop>(), {logits});
+}
+
+}  // namespace pomona

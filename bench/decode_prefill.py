@@ -237,14 +237,14 @@ def _pomona(path: Path, code: str, threads: int) -> tuple[Generate, str]:
     numeric_path = NumericPath.REFERENCE if code == "reference" else NumericPath.FAST
     loaded = load(open_checkpoint(path), numeric_path, lambda _: None, cpu_kernels=code != "kernels_off")
     computes = "MLX"
-    if loaded.arithmetic == "native":
+    if loaded.arithmetic.name == "native":
         kernels.set_threads(threads)
         computes = f"native kernels, {kernels.instruction_set()}"
     # Each path cuts prompts in its own way: the served one at 512 tokens, the reference before the last and at 2,048.
     chunk_tokens, held_back = (512, 0) if loaded.path is NumericPath.FAST else (2048, 1)
 
     def generate(prompt: Sequence[int], num_tokens: int) -> Iterator[int]:
-        cache = loaded.model.make_cache(1)
+        cache = loaded.make_cache(1)
 
         def add(tokens: Sequence[int] | None, on_device: mx.array | None) -> mx.array:
             row = RowPlan(

@@ -1,4 +1,4 @@
-"""Writes the Llama of a GGUF file as folders that mlx-lm loads, so that both run the same weights.
+"""Writes the Llama of a GGUF file as folders that mlx-lm loads and serves, so that both run the same weights.
 
 Shares no code with `models`: names, row order and config are read from the file again, and so check what is read there.
 """
@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 # as_stored: scales and biases in float16, as MLX reads them. float32: those in float32. dense: nothing packed, float32.
 Form = Literal["as_stored", "float32", "dense"]
 
 GROUP_SIZE = 32
+_CONTROL = 3  # kind of a token, as ggml numbers them
 _MODULES = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -45,6 +47,33 @@ def write(gguf: Path, folder: Path, form: Form) -> Path:
     mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     return folder
+
+
+def write_tokenizer(gguf: Path, folder: Path, end: str) -> None:
+    """Write the tokenizer of SmolLM2's kind (single digits, then byte-level BPE) beside a model.
+
+    Args:
+        gguf: whose metadata has it.
+        folder: as `write` made it.
+        end: the special token that ends a text; its id replaces the config's. One that no text has makes mlx-lm's
+            server, which cannot be told to ignore the end, go on to the number of tokens that was asked for.
+    """
+    _, metadata = _read(gguf)
+    tokens = list(metadata["tokenizer.ggml.tokens"])
+    merges = [tuple(pair.split(" ")) for pair in metadata["tokenizer.ggml.merges"]]
+    raw = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    raw.decoder = decoders.ByteLevel()
+    kinds = metadata["tokenizer.ggml.token_type"].tolist()
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
+    raw.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    raw.save(str(folder / "tokenizer.json"))
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "clean_up_tokenization_spaces": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": tokens.index(end)}, indent=1))
 
 
 def _read(gguf: Path) -> tuple[dict[str, mx.array], dict[str, Any]]:

@@ -82,7 +82,7 @@ class Host:
 class Reporter:
     """Stands in for the engine: drops events and has one thread for work beside this one."""
 
-    def __init__(self, aside: ThreadPoolExecutor) -> None:
+    def __init__(self, aside: ThreadPoolExecutor | None) -> None:
         self._aside = aside
 
     def post(self, job: Any, event: Any) -> None:
@@ -95,8 +95,12 @@ class Reporter:
         """Count nothing."""
 
     def aside(self, work: Callable[[], Any]) -> Future[Any]:
-        """Run beside this thread."""
-        return self._aside.submit(work)
+        """Run beside this thread, or at once where there is no other."""
+        if self._aside is not None:
+            return self._aside.submit(work)
+        done: Future[Any] = Future()
+        done.set_result(work())
+        return done
 
 
 class Stepper:
@@ -109,12 +113,13 @@ class Stepper:
 
         self._loaded = load(open_checkpoint(checkpoint), NumericPath.FAST, lambda _: None)
         self._work_s = work_s
-        self._reporter = Reporter(aside)
+        self._beside = Reporter(aside)
+        self._in_line = Reporter(None)
 
     def seconds_per_token(self, case: Case, num_tokens: int) -> float:
         """Decode some tokens in the order of `case` and return the time of one."""
         host = Host(case.host, self._work_s)
-        step = self._pipelined(host) if case.is_pipelined else self._in_sequence(host)
+        step = self._step(host, self._beside if case.is_pipelined else self._in_line)
         for _ in range(WARMUP_TOKENS):
             step()
         started = time.perf_counter()
@@ -122,10 +127,11 @@ class Stepper:
             step()
         return (time.perf_counter() - started) / num_tokens
 
-    def _pipelined(self, host: Host) -> Callable[[], None]:
+    def _step(self, host: Host, reporter: Reporter) -> Callable[[], None]:
         from worker.job import Job
         from worker.outbox import Outbox
-        from worker.workloads.text import TextSettings, TextWorkload
+        from worker.text_settings import TextSettings
+        from worker.workloads.text import TextWorkload
 
         workload = TextWorkload(lambda _: self._loaded, TextSettings(), constrain=lambda _: host)
         workload.load(lambda _: None)
@@ -133,32 +139,9 @@ class Stepper:
 
         def step() -> None:
             if (plan := workload.plan()) is not None:
-                workload.run(plan, self._reporter)
+                workload.run(plan, reporter)
 
         step()
-        return step
-
-    def _in_sequence(self, host: Host) -> Callable[[], None]:
-        from models.step import RowPlan
-        from worker.row import Row
-        from worker.sequence import Sequence, State
-
-        sequence = Sequence(_request(), self._loaded.tokenizer.token_bytes, 1 << 20)
-        sequence.slot = 0
-        sequence.move(State.PREFILLING)
-        row = Row(sequence, self._loaded.model, self._loaded.model.make_cache(1), self._loaded.path)
-        row.prefill(RowPlan(0, PROMPT_IDS, 0, (len(PROMPT_IDS) - 1,)))
-        row.sample(None)
-
-        def step() -> None:
-            row.build()
-            token_id = row.read()
-            sequence.advance(token_id)
-            host.advance(token_id)
-            row.start()
-            row.accept(token_id)
-            row.sample(None)
-
         return step
 
 

@@ -8,7 +8,8 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def summary(samples: Sequence[float]) -> dict[str, float | int]:
     }
 
 
+def quantiles(samples: Sequence[float]) -> dict[str, float | int]:
+    """Reduce many samples of the same thing to `count`, `min`, `p50`, `p99` and `max`, in their unit.
+
+    Between two samples a quantile is interpolated; of one, all are that one.
+    """
+    cuts = statistics.quantiles(samples, n=100, method="inclusive") if len(samples) > 1 else list(samples) * 99
+    return {"count": len(samples), "min": min(samples), "p50": cuts[49], "p99": cuts[98], "max": max(samples)}
+
+
 def write(name: str, payload: Mapping[str, Any]) -> Path:
     """Write `bench/results/NAME.json`: the machine, then `payload`.
 
@@ -81,6 +91,22 @@ def heading(title: str) -> str:
 def spread(samples: Mapping[str, float | int], unit: str) -> str:
     """Return a summary as text: median, then the extremes in brackets."""
     return f"{samples['median']:10.4g} {unit} [{samples['min']:.4g} to {samples['max']:.4g}, n={samples['count']}]"
+
+
+def tail(samples: Mapping[str, float | int] | None, unit: str) -> str:
+    """Return what `quantiles` gave as text: p50, p99, and the most; a dash for None."""
+    if samples is None:
+        return "-"
+    return f"p50 {samples['p50']:.4g}, p99 {samples['p99']:.4g}, max {samples['max']:.4g} {unit} (n={samples['count']})"
+
+
+def loop_factory() -> Callable[[], AbstractEventLoop] | None:
+    """Return what makes the event loop that the product runs on: uvloop's where it is installed, else None."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _cpu_name() -> str:

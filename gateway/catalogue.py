@@ -33,14 +33,18 @@ class CatalogueModel:
         context_tokens: the longest prompt and answer together, in tokens; None is the checkpoint's own limit.
         max_batch_rows: how many requests run side by side.
         path: which numeric path its worker takes.
+        kv_scheme: how keys and values are kept.
+        kv_bytes: of keys and values of all its requests together; None is what its worker finds right.
     """
 
     name: str
     checkpoint: Path
     aliases: tuple[str, ...] = ()
     context_tokens: int | None = None
-    max_batch_rows: int = 4
+    max_batch_rows: int = 16
     path: Literal["fast", "reference"] = "fast"
+    kv_scheme: str = "none"
+    kv_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

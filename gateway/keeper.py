@@ -124,7 +124,7 @@ class Keeper:
             worker=self._facts(supervisor) if supervisor else None,
             facts=life.facts,
             options=life.options,
-            footprint_bytes=supervisor.stats.memory.footprint_bytes if supervisor else 0,
+            stats=supervisor.stats if supervisor else None,
             last_used_s=self._last_used_s,
         )
 

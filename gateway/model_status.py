@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     import grpc.aio
-    from pomona.v1 import model_pb2
+    from pomona.v1 import model_pb2, server_pb2
 
     from gateway.errors import GatewayError
 
@@ -62,10 +62,12 @@ class LoadOptions:
     Attributes:
         context_tokens: the longest prompt and answer together, in tokens.
         max_batch_rows: how many requests run side by side.
+        kv_scheme: how keys and values are kept.
     """
 
     context_tokens: int | None = None
     max_batch_rows: int | None = None
+    kv_scheme: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class ModelStatus:
         worker: its process, where there is one.
         facts: what the worker said of the loaded model; from ACTIVE on.
         options: the load options in effect.
-        footprint_bytes: the worker's memory, as its last heartbeat gave it.
+        stats: what its worker's last heartbeat counted; None where there is no worker.
         last_used_s: when its last request ended or began, seconds since 1970.
     """
 
@@ -121,7 +123,7 @@ class ModelStatus:
     worker: WorkerFacts | None = None
     facts: model_pb2.Model | None = None
     options: LoadOptions = field(default_factory=LoadOptions)
-    footprint_bytes: int = 0
+    stats: server_pb2.ModelStats | None = None
     last_used_s: float | None = None
 
 

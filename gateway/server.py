@@ -240,10 +240,7 @@ def _catalogue(settings: Settings, command: Command, log: FilteringBoundLogger) 
         log,
         asyncio.Semaphore(MAX_AT_ONCE),
     )
-    models = (
-        CatalogueModel(one.name, one.checkpoint, one.aliases, one.context_tokens, one.max_batch_rows, one.path)
-        for one in settings.models
-    )
+    models = (CatalogueModel(**one.model_dump()) for one in settings.models)
     try:
         return Catalogue(models, describer.describe)
     except ValueError as error:

@@ -17,10 +17,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSettings
 
+from gateway.kv_scheme import KV_SCHEME_FORMS, is_kv_scheme
+
 PREFIX = "POMONA_"
 SECTION = "__"
 OTHERS = frozenset({"POMONA_SERVER", "POMONA_TOKEN", "POMONA_NATIVE"})  # the client's, and the build's
 MIB = 1024 * 1024
+GIB = 1024 * MIB
 
 
 class SettingsError(Exception):
@@ -29,6 +32,13 @@ class SettingsError(Exception):
 
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
+
+
+def _kv_scheme(text: str) -> str:
+    if not is_kv_scheme(text):
+        msg = f"it must be {KV_SCHEME_FORMS}"
+        raise ValueError(msg)
+    return text
 
 
 class _Section(BaseModel):
@@ -52,12 +62,26 @@ class ModelSettings(_Section):
         Field(ge=16, le=16_777_216, description="Prompt and answer together, in tokens. Default: the checkpoint's."),
     ] = None
     max_batch_rows: Annotated[
-        int, Field(ge=1, le=256, description="Requests that run side by side, 1 to 256. Default: 4.")
-    ] = 4
+        int, Field(ge=1, le=256, description="Requests that run side by side, 1 to 256. Default: 16.")
+    ] = 16
     path: Annotated[
         Literal["fast", "reference"],
         Field(description="`fast` is what is served; `reference` is bit-equal to mlx-lm. Default: fast."),
     ] = "fast"
+    kv_scheme: Annotated[
+        str,
+        AfterValidator(_kv_scheme),
+        Field(description=f"How keys and values are kept: {KV_SCHEME_FORMS}. Default: none, as they are computed."),
+    ] = "none"
+    kv_bytes: Annotated[
+        int | None,
+        Field(
+            ge=MIB,
+            le=1024 * GIB,
+            description="Keys and values of all running requests, in bytes; one whole context fits always."
+            " Default: whole contexts of all rows, up to 4 GiB.",
+        ),
+    ] = None
 
 
 class GrpcSettings(_Section):
@@ -156,6 +180,22 @@ class WorkerDefaults(_Section):
     compute_threads: Annotated[
         int | None, Field(ge=1, le=1024, description="Threads of the CPU backend. Default: one for each core.")
     ] = None
+    prefix_cache_bytes: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1024 * GIB,
+            description="Keys and values kept for later prompts, in bytes; 0: none. Default: 512 MiB.",
+        ),
+    ] = 512 * MIB
+    prefix_cache_folder: Annotated[
+        Annotated[Path, AfterValidator(_absolute)] | None,
+        Field(description="Where they outlive a worker; a relative path starts at the current folder. Default: none."),
+    ] = None
+    prefix_cache_folder_bytes: Annotated[
+        int,
+        Field(ge=MIB, le=1024 * GIB, description="What all workers may keep there, in bytes. Default: 8 GiB."),
+    ] = 8 * GIB
 
 
 class SupervisionSettings(_Section):

@@ -67,11 +67,13 @@ class WorkerStarter:
             "path": entry.path,
             "context_tokens": options.context_tokens or entry.context_tokens,
             "max_batch_rows": options.max_batch_rows or entry.max_batch_rows,
+            "kv_scheme": options.kv_scheme or entry.kv_scheme,
+            "kv_bytes": entry.kv_bytes,
             "max_request_bytes": self.settings.grpc.max_request_bytes,
             "max_response_bytes": self.settings.grpc.max_response_bytes,
             "log_level": self.settings.logs.level,
             "cpu_kernels": self.settings.cpu_kernels,
-            **self.settings.worker.model_dump(),
+            **self.settings.worker.model_dump(mode="json"),
         }
 
     def _vital_limits(self) -> VitalLimits:

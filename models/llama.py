@@ -11,12 +11,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from models.checkpoint.dialects import read_float, read_int
-from models.checkpoint.errors import CheckpointRejected
+from models.checkpoint.dialects import read_float, read_int, read_windows
 from models.checkpoint.weights import Weights
-from models.layers.arithmetic import Rotate
-from models.layers.attention import split_heads
-from models.layers.cache import KVCache, Step
+from models.layers.cache import AttentionLayer, Rotation, Step
 from models.layers.linear import GatedLinear, LinearGroup
 from models.layers.rope import RopeConfig
 
@@ -40,6 +37,7 @@ class Config:
         attention_bias: whether the four projections of attention add a bias.
         mlp_bias: whether the three projections of the feed-forward part do.
         tie_word_embeddings: whether the head is the embedding.
+        windows: for each layer how many tokens a token sees, itself among them; None: all before it.
     """
 
     hidden_size: int
@@ -54,6 +52,7 @@ class Config:
     attention_bias: bool = False
     mlp_bias: bool = False
     tie_word_embeddings: bool = False
+    windows: tuple[int | None, ...] = ()
 
     @classmethod
     def from_checkpoint(cls, raw: Mapping[str, Any], file: str = "config.json") -> Config:
@@ -64,15 +63,15 @@ class Config:
             file: base name of the file they come from, for errors.
 
         Raises:
-            CheckpointRejected: a number is missing or out of range, or the config asks for attention within a window
-                or for a kind of rotary positions that this build lacks; named by its key.
+            CheckpointRejected: a number is missing or out of range, or the config asks for a kind of layer or of rotary
+                positions that this build lacks; named by its key.
         """
-        _refuse_window(raw, file)
         hidden_size = read_int(raw, "hidden_size", file, maximum=_MAX_COUNT)
         heads = read_int(raw, "num_attention_heads", file, maximum=_MAX_COUNT)
+        num_layers = read_int(raw, "num_hidden_layers", file, maximum=_MAX_COUNT)
         return cls(
             hidden_size=hidden_size,
-            num_hidden_layers=read_int(raw, "num_hidden_layers", file, maximum=_MAX_COUNT),
+            num_hidden_layers=num_layers,
             intermediate_size=read_int(raw, "intermediate_size", file, maximum=_MAX_COUNT),
             num_attention_heads=heads,
             num_key_value_heads=read_int(raw, "num_key_value_heads", file, default=heads, maximum=heads),
@@ -83,6 +82,7 @@ class Config:
             attention_bias=raw.get("attention_bias") is True,
             mlp_bias=raw.get("mlp_bias") is True,
             tie_word_embeddings=raw.get("tie_word_embeddings") is True,
+            windows=read_windows(raw, num_layers, file),
         )
 
 
@@ -98,19 +98,11 @@ class Attention:
         self.v_proj = weights.linear(f"{prefix}.v_proj", kv_width, width, bias=bias)
         self.o_proj = weights.linear(f"{prefix}.o_proj", width, query_width, bias=bias)
         self._qkv = LinearGroup((self.q_proj, self.k_proj, self.v_proj), weights.arithmetic)
-        self._attend = weights.arithmetic.attend
-        self._num_heads = config.num_attention_heads
-        self._num_kv_heads = config.num_key_value_heads
-        self._scale = config.head_dim**-0.5
 
-    def __call__(self, x: mx.array, step: Step, layer_index: int, rotate: Rotate) -> mx.array:
-        """Mix each position of `x` [B, T, E] with what the sequence holds up to it."""
-        queries, keys, values = self._qkv(x, step)
-        queries = rotate(split_heads(queries, self._num_heads))  # [B, T, H * D] -> [B, H, T, D]
-        keys = rotate(split_heads(keys, self._num_kv_heads))
-        values = split_heads(values, self._num_kv_heads)
-        keys, values = step.update(layer_index, keys, values)  # [B, H_kv, T, D] -> [B, H_kv, L, D]
-        return self.o_proj(self._attend(queries, keys, values, self._scale), step)  # [B, T, H * D] -> [B, T, E]
+    def __call__(self, x: mx.array, step: Step, layer_index: int, rotation: Rotation) -> mx.array:
+        """Mix each position of `x` [1, N, E] with what its sequence holds up to it."""
+        queries, keys, values = self._qkv(x, step)  # [1, N, E] -> [1, N, H * D], twice [1, N, H_kv * D]
+        return self.o_proj(step.attend(layer_index, queries, keys, values, rotation), step)
 
 
 class MLP:
@@ -124,7 +116,7 @@ class MLP:
         self._gated = GatedLinear(self.gate_proj, self.up_proj, weights.arithmetic)
 
     def __call__(self, x: mx.array, step: Step) -> mx.array:
-        """Apply the part to each position of `x` [B, T, E]."""
+        """Apply the part to each position of `x` [1, N, E]."""
         return self.down_proj(self._gated(x, step), step)
 
 
@@ -138,9 +130,9 @@ class Block:
         self.input_layernorm = weights.norm(f"{prefix}.input_layernorm", *norms)
         self.post_attention_layernorm = weights.norm(f"{prefix}.post_attention_layernorm", *norms)
 
-    def __call__(self, x: mx.array, step: Step, layer_index: int, rotate: Rotate) -> mx.array:
-        """Apply the layer to `x` [B, T, E]."""
-        x = x + self.self_attn(self.input_layernorm(x), step, layer_index, rotate)
+    def __call__(self, x: mx.array, step: Step, layer_index: int, rotation: Rotation) -> mx.array:
+        """Apply the layer to `x` [1, N, E]."""
+        x = x + self.self_attn(self.input_layernorm(x), step, layer_index, rotation)
         return x + self.mlp(self.post_attention_layernorm(x), step)
 
 
@@ -154,7 +146,6 @@ class Llama:
             CheckpointCorrupt, CheckpointRejected: a tensor is missing or has another shape, by name.
         """
         self.config = config
-        self._dtype = weights.compute_dtype
         self._rotary = weights.arithmetic.rotary(config.head_dim, config.rope)
         self.embed_tokens = weights.embedding("model.embed_tokens", config.vocab_size, config.hidden_size)
         self.layers = [Block(config, weights, f"model.layers.{index}") for index in range(config.num_hidden_layers)]
@@ -164,33 +155,25 @@ class Llama:
         head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
         self.lm_head = weights.linear(head, config.vocab_size, config.hidden_size)
 
-    def make_cache(self, num_slots: int) -> KVCache:
-        """Return an empty cache for `num_slots` sequences."""
+    @property
+    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+        """What a cache has to know of each layer."""
         config = self.config
-        return KVCache(config.num_hidden_layers, num_slots, config.num_key_value_heads, config.head_dim, self._dtype)
+        heads = (config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.head_dim**-0.5)
+        return tuple(AttentionLayer(*heads, window) for window in config.windows)
 
     def hidden(self, step: Step) -> mx.array:
         """Compute what the head reads, and add the step's keys and values to the cache.
 
         Returns:
-            Compute dtype [B, T, E], not evaluated.
+            Compute dtype [1, N, E], not evaluated.
         """
-        x = self.embed_tokens(step.tokens)  # [B, T] -> [B, T, E]
-        rotate = self._rotary.at(step.offset, step.tokens.shape[1])
+        x = self.embed_tokens(step.tokens)  # [1, N] -> [1, N, E]
+        rotation = self._rotary.at(step)
         for index, layer in enumerate(self.layers):
-            x = layer(x, step, index, rotate)
+            x = layer(x, step, index, rotation)
         return self.norm(x)
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Turn positions [B, N, E] into logits [B, N, V] in the compute dtype, not evaluated."""
+        """Turn positions [1, M, E] into logits [1, M, V] in the compute dtype, not evaluated."""
         return self.lm_head(hidden, None)
-
-
-def _refuse_window(raw: Mapping[str, Any], file: str) -> None:
-    layer_types = raw.get("layer_types") or ()
-    if any(kind != "full_attention" for kind in layer_types):
-        raise CheckpointRejected("has a layer that is not full_attention", file=file, key="layer_types")
-    if raw.get("sliding_window") is not None:
-        raise CheckpointRejected(
-            "asks for attention within a window, which is not run", file=file, key="sliding_window"
-        )

@@ -10,10 +10,12 @@ import mlx.core as mx
 
 from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.errors import CheckpointRejected
+from models.checkpoint.kv_scheme import KVScheme, LayerShape
 from models.checkpoint.tokenizer import Tokenizer
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Arithmetic
-from models.layers.cache import KVCache, Step
+from models.layers.cache import AttentionLayer, Cache, Step
+from models.layers.caches import make_cache
 from models.layers.device import device_name
 from models.layers.mlx_arithmetic import MlxArithmetic, MlxCpuArithmetic
 from models.layers.native_arithmetic import NativeArithmetic
@@ -27,16 +29,17 @@ _DTYPES: Mapping[str, mx.Dtype] = {"F16": mx.float16, "BF16": mx.bfloat16, "F32"
 class TextModel(Protocol):
     """What every text architecture offers."""
 
-    def make_cache(self, num_slots: int) -> KVCache:
-        """Return an empty cache for `num_slots` sequences."""
+    @property
+    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+        """What a cache has to know of each layer."""
         ...
 
     def hidden(self, step: Step) -> mx.array:
-        """Compute [B, T, E] for an open step."""
+        """Compute [1, N, E] for an open step."""
         ...
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Turn [B, N, E] into logits [B, N, V]."""
+        """Turn [1, M, E] into logits [1, M, V]."""
         ...
 
 
@@ -59,8 +62,9 @@ class LoadedModel:
         checkpoint: where both come from.
         path: how it computes.
         device: `cpu`, `metal` or `cuda`.
-        compute_dtype: `float32`, `float16` or `bfloat16`.
-        arithmetic: `mlx` or `native`: whose operations it is made of.
+        dtype: of hidden states, and of keys and values that are not packed.
+        arithmetic: whose operations it is made of.
+        kv_scheme: how its caches keep keys and values.
         weights_bytes: bytes that the weights take in memory.
     """
 
@@ -69,13 +73,38 @@ class LoadedModel:
     checkpoint: Checkpoint
     path: NumericPath
     device: str
-    compute_dtype: str
-    arithmetic: str
+    dtype: mx.Dtype
+    arithmetic: Arithmetic
+    kv_scheme: KVScheme
     weights_bytes: int
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype in a word: `float32`, `float16` or `bfloat16`."""
+        return str(self.dtype).rpartition(".")[2]
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the keys and values of one token in all layers."""
+        layers = self.model.attention_layers
+        kept = self.kv_scheme.for_layers([LayerShape(layer.head_dim, layer.window is not None) for layer in layers])
+        sizes = zip(kept, layers, strict=True)
+        return sum(layer.num_kv_heads * kv.token_bytes(layer.head_dim, self.dtype.size) for kv, layer in sizes)
+
+    def make_cache(self, num_slots: int, num_tokens: int | None = None) -> Cache:
+        """Return an empty cache for `num_slots` sequences, with room for so many tokens of all together."""
+        return make_cache(
+            self.model.attention_layers, self.arithmetic, self.dtype, self.kv_scheme, num_slots, num_tokens
+        )
 
 
 def load(
-    checkpoint: Checkpoint, path: NumericPath, report: Callable[[LoadProgress], None], *, cpu_kernels: bool = True
+    checkpoint: Checkpoint,
+    path: NumericPath,
+    report: Callable[[LoadProgress], None],
+    *,
+    cpu_kernels: bool = True,
+    kv_scheme: KVScheme | None = None,
 ) -> LoadedModel:
     """Read a checkpoint into memory on MLX's default device.
 
@@ -86,6 +115,7 @@ def load(
         path: how to compute.
         report: called with each bit of progress, on this thread.
         cpu_kernels: whether the fast path computes with native kernels where the device is the CPU and they are built.
+        kv_scheme: how caches keep keys and values; None: as they are computed.
 
     Raises:
         CheckpointError: an architecture without an entry here, or a tensor that is missing, left over, of another
@@ -106,8 +136,9 @@ def load(
         checkpoint=checkpoint,
         path=path,
         device=device,
-        compute_dtype=_word(dtype),
-        arithmetic=arithmetic.name,
+        dtype=dtype,
+        arithmetic=arithmetic,
+        kv_scheme=KVScheme() if kv_scheme is None else kv_scheme,
         weights_bytes=weights.nbytes,
     )
 
@@ -140,7 +171,3 @@ def _compute_dtype(checkpoint: Checkpoint, device: str) -> mx.Dtype:
     tensors = checkpoint.tensors
     embedding = tensors.get("model.embed_tokens.scales") or tensors.get("model.embed_tokens.weight")
     return _DTYPES.get(embedding.dtype if embedding else "", mx.bfloat16)
-
-
-def _word(dtype: mx.Dtype) -> str:
-    return str(dtype).rpartition(".")[2]

@@ -28,6 +28,7 @@ _SAMPLING_RANGES = {
 }
 _NEVER_ZERO = frozenset({"top_p", "repetition_penalty"})
 _MAX_TOKENS = (1 << 32) - 1
+_MAX_LOGPROBS = 20
 
 
 def main(argv: Sequence[str]) -> int:
@@ -117,14 +118,15 @@ def default_stopping(generation_config: Mapping[str, Any]) -> generation_pb2.Sto
 
 
 def _capabilities() -> model_pb2.GenerationCapabilities:
-    """Say what this build can do beside plain text: nothing yet."""
+    """Say what this build can do beside plain text."""
     return model_pb2.GenerationCapabilities(
-        logprobs=False,
+        logprobs=True,
+        max_logprobs=_MAX_LOGPROBS,
         json_schema=False,
         regex=False,
         lark_grammar=False,
         tool_calls=False,
         reasoning=False,
         adapters=False,
-        prefix_cache=False,
+        prefix_cache=True,
     )

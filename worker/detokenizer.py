@@ -17,13 +17,13 @@ class Detokenizer:
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, strip_leading_space: bool = False) -> None:
-        self._token_bytes = token_bytes
+        self.token_bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._at_start = strip_leading_space
 
     def add(self, token_id: int) -> str:
         """Return the text that this token completes; may be empty."""
-        return self._piece(self._decoder.decode(self._token_bytes(token_id)))
+        return self._piece(self._decoder.decode(self.token_bytes(token_id)))
 
     def finish(self) -> str:
         """Return what is left when no token follows: U+FFFD for a code point that was cut off, else nothing."""

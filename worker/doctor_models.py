@@ -93,7 +93,7 @@ def _pomona(path: Path, numeric_path: NumericPath) -> Callable[[], Forward]:
 
 
 def _slot_forward(loaded: LoadedModel) -> Forward:
-    cache = loaded.model.make_cache(1)
+    cache = loaded.make_cache(1)
 
     def forward(tokens: list[int]) -> mx.array:
         row = RowPlan(slot=0, token_ids=tuple(tokens), start=cache.length(0), logits_at=(len(tokens) - 1,))

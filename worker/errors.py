@@ -249,6 +249,7 @@ def status_of(error: BaseException, *, model: str = "", usage: Usage | None = No
         trailers.append((PUSHBACK_TRAILER, "-1" if row.retry_after_s is None else str(int(row.retry_after_s * 1000))))
     if usage is not None:
         body = common_pb2.Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+        body.cached_prompt_tokens = usage.cached_prompt_tokens
         trailers.append((USAGE_TRAILER, body.SerializeToString()))
     return RpcFailure(row.code, known.message, tuple(trailers))
 

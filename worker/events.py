@@ -1,7 +1,8 @@
 """What the engine tells a request's reader, in plain types.
 
-Order: `Started`, any number of `PrefillProgress`, any number of `TextDelta`, `SequenceFinished`, `Completed`. A request
-that fails ends with `Failed` instead, at any point of that order and with nothing after it.
+Order: `Started`, any number of `PrefillProgress`, then for each sequence any number of `TextDelta` and one
+`SequenceFinished`, those of several sequences mixed, and `Completed`. A request that fails ends with `Failed` instead,
+at any point of that order and with nothing after it.
 """
 
 from dataclasses import dataclass
@@ -19,10 +20,21 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request: what its prompt holds and what was sampled, the token that ended it included."""
+    """Tokens of one request: what its prompt holds and what was sampled, the token that ended it included.
+
+    Attributes:
+        prompt_tokens: of the prompt, once, however many sequences there are.
+        completion_tokens: of all sequences together.
+        cached_prompt_tokens: of the prompt's, those whose keys and values came from an earlier request.
+        drafted_tokens: guessed ahead.
+        accepted_draft_tokens: of these, those that were right.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +49,27 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenDetail:
-    """One sampled token: its id and the bytes that it adds to the text."""
+class Alternative:
+    """A token that could have been drawn, with its log-probability."""
 
     id: int
     raw: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDetail:
+    """One sampled token: its id and the bytes that it adds to the text.
+
+    Attributes:
+        logprob: of the distribution after penalties and before any token was left out; None: not asked for.
+        alternatives: the most probable tokens in that order, among which the sampled one may be.
+    """
+
+    id: int
+    raw: bytes
+    logprob: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +98,7 @@ class TextDelta:
     text: str
     tokens: tuple[TokenDetail, ...] = ()
     token_count: int = 0
+    sequence_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +109,7 @@ class SequenceFinished:
     stop_string: str | None = None
     stop_token_id: int | None = None
     eos_token_id: int | None = None
+    sequence_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,18 +72,47 @@ class RequestView:
 
 
 @dataclass(frozen=True, slots=True)
+class Durations:
+    """A histogram of durations: `counts` has one entry for each upper bound, and one for what is longer."""
+
+    name: str
+    bounds_us: tuple[int, ...]
+    counts: tuple[int, ...]
+    total_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """A workload's totals; requests that ended count too where the name says total.
 
     Attributes:
+        prompt_tokens_total: of prompts that were computed or found, the found ones among them.
         step_tokens: of the step that is being computed now; 0 between steps.
+        used_cache_tokens: whose keys and values the running sequences hold.
+        total_cache_tokens: whose keys and values they could hold together.
+        cache_bytes: of keys and values in memory, those of earlier requests among them.
+        prefix_bytes: of these, what earlier requests left behind.
+        evictions_total: blocks of earlier requests that had to go for others.
+        prefill_tokens_per_second: of the time spent on prompts lately.
+        decode_tokens_per_second: of the time spent on output lately, all sequences together.
     """
 
     running: int = 0
     queued: int = 0
     prompt_tokens_total: int = 0
+    cached_prompt_tokens_total: int = 0
     completion_tokens_total: int = 0
+    drafted_tokens_total: int = 0
+    accepted_draft_tokens_total: int = 0
     step_tokens: int = 0
+    used_cache_tokens: int = 0
+    total_cache_tokens: int = 0
+    cache_bytes: int = 0
+    prefix_bytes: int = 0
+    evictions_total: int = 0
+    prefill_tokens_per_second: float = 0.0
+    decode_tokens_per_second: float = 0.0
+    durations: tuple[Durations, ...] = ()
 
 
 class Plan(Protocol):

@@ -11,22 +11,28 @@ from models import registry
 from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from models.checkpoint.config import CONFIG_FILE
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
+from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
 from models.checkpoint.tokenizer import TOKENIZER_FILE
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath, RowPlan, StepPlan
 from native import kernels
+from worker.chunks import REFERENCE_CHUNK_TOKENS
 from worker.describe import model_message
 from worker.errors import ModelLoadFailed
+from worker.prefixes import PrefixSettings
 from worker.prompting import Prompter
-from worker.scheduler import REFERENCE_CHUNK_TOKENS
 from worker.sequence import SamplingSettings
 from worker.served import ServedModel
 from worker.settings import WorkerSettings
+from worker.shortcuts import MAX_DRAFT_TOKENS
 from worker.templates import Template, TemplateRenderer
-from worker.validation import SAMPLING_RANGES, ModelFacts
-from worker.workloads.text import TextSettings, TextWorkload
+from worker.text_settings import TextSettings
+from worker.validation import MAX_SEQUENCES, SAMPLING_RANGES, ModelFacts
+from worker.workloads.text import TextWorkload
 
 IMPLEMENTATION = "pomona"
+# Guesses from the text so far, for requests that ask for them.
+SPECULATION = "ngram"
 # One token of a prompt, and one of output.
 MIN_CONTEXT_TOKENS = 2
 
@@ -47,24 +53,51 @@ def make_workload(settings: WorkerSettings, on_template: Callable[[Template], No
         check_serves(checkpoint, settings.context_tokens)
         if (template := _template(checkpoint)) is not None:
             on_template(template)
-        loaded = registry.load(checkpoint, NumericPath(settings.path), report, cpu_kernels=settings.cpu_kernels)
-        _settle_kernels(loaded, settings)
-        report(LoadProgress("warm-up", loaded.weights_bytes, loaded.weights_bytes))
-        warm_up(loaded)
-        return loaded
+        try:
+            return _load(checkpoint, settings, report)
+        except KVSchemeError as error:
+            raise ModelLoadFailed(str(error), option=error.option) from error
 
-    bounds = TextSettings(
+    return TextWorkload(load_model, text_settings(settings))
+
+
+def text_settings(settings: WorkerSettings) -> TextSettings:
+    """Return the bounds of the workload."""
+    folder = settings.prefix_cache_folder
+    return TextSettings(
         max_batch_rows=settings.max_batch_rows,
         max_queue_requests=settings.max_queue_requests,
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
         max_context_tokens=settings.context_tokens,
+        kv_bytes=settings.kv_bytes,
+        prefixes=PrefixSettings(
+            max_bytes=settings.prefix_cache_bytes,
+            folder=None if folder is None else Path(folder),
+            folder_max_bytes=settings.prefix_cache_folder_bytes,
+        ),
     )
-    return TextWorkload(load_model, bounds)
+
+
+def _load(checkpoint: Checkpoint, settings: WorkerSettings, report: Callable[[LoadProgress], None]) -> LoadedModel:
+    """Read the weights and compute with them once.
+
+    Raises:
+        KVSchemeError: the settings ask for keys and values that nothing, or not this model, can keep.
+    """
+    folder = Path(settings.checkpoint) if checkpoint.format == "safetensors" else None
+    scheme = KVScheme.from_text(settings.kv_scheme, folder=folder)
+    loaded = registry.load(
+        checkpoint, NumericPath(settings.path), report, cpu_kernels=settings.cpu_kernels, kv_scheme=scheme
+    )
+    _settle_kernels(loaded, settings)
+    report(LoadProgress("warm-up", loaded.weights_bytes, loaded.weights_bytes))
+    warm_up(loaded)
+    return loaded
 
 
 def _settle_kernels(loaded: LoadedModel, settings: WorkerSettings) -> None:
     """Give the kernels their threads, and say which compute."""
-    if loaded.arithmetic == "native":
+    if loaded.arithmetic.name == "native":
         if settings.compute_threads is not None:
             kernels.set_threads(settings.compute_threads)
         facts = {"instructions": kernels.instruction_set(), "threads": kernels.threads()}
@@ -103,8 +136,9 @@ def warm_up(loaded: LoadedModel) -> None:
 
     Raises:
         CheckpointCorrupt: what comes out is no number, so that every request would fail.
+        KVSchemeError: its layers cannot keep keys and values as asked.
     """
-    step = loaded.model.make_cache(1).begin(StepPlan((RowPlan(0, (0, 0), 0, (1,)),)), None)
+    step = loaded.make_cache(1).begin(StepPlan((RowPlan(0, (0, 0), 0, (1,)),)), None)
     logits = loaded.model.head(loaded.model.hidden(step))
     if not mx.isfinite(logits).all().item():
         raise CheckpointCorrupt("computes values that are no numbers", file=loaded.checkpoint.name)
@@ -120,6 +154,10 @@ def served_model(
         max_context_tokens=max_context_tokens,
         sampling=_default_sampling(described.default_sampling),
         max_tokens=_default_max_tokens(described.default_stopping),
+        # No more than may run and wait.
+        max_sequences=min(MAX_SEQUENCES, settings.max_batch_rows + settings.max_queue_requests),
+        # Guesses make steps of several tokens, whose last bits are not those of single ones there.
+        max_draft_tokens=0 if loaded.path is NumericPath.REFERENCE else MAX_DRAFT_TOKENS,
     )
     prompter = Prompter(loaded.tokenizer, template, max_context_tokens)
     resolved = common_pb2.ResolvedModel(
@@ -140,12 +178,15 @@ def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: Worke
     message.limits.max_response_bytes = settings.max_response_bytes
     message.runtime.options.context_tokens = max_context_tokens
     message.runtime.options.max_batch_rows = settings.max_batch_rows
+    message.runtime.options.kv_scheme = loaded.kv_scheme.word
     message.runtime.device = loaded.device
     message.runtime.compute_dtype = loaded.compute_dtype
     message.runtime.implementation = IMPLEMENTATION
     message.runtime.path = loaded.path.value
     is_reference = loaded.path is NumericPath.REFERENCE
+    message.runtime.speculation = "" if is_reference else SPECULATION
     message.runtime.prefill_chunk_tokens = REFERENCE_CHUNK_TOKENS if is_reference else settings.prefill_chunk_tokens
+    message.generation.prefix_cache = settings.prefix_cache_bytes > 0 and not is_reference
     message.memory.weights_bytes = loaded.weights_bytes
     return message
 

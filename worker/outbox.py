@@ -1,7 +1,7 @@
 """What a request's reader has not taken yet.
 
-The engine never waits for a reader: events pile up here, waiting deltas merge into one, and the bytes are bounded by
-the engine pausing the row while `is_full`.
+The engine never waits for a reader: events pile up here, waiting deltas of a sequence merge into one, and the bytes are
+bounded by the engine pausing the rows while `is_full`.
 """
 
 import asyncio
@@ -9,10 +9,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from worker.events import Completed, Event, Failed, PrefillProgress, TextDelta
+from worker.events import Completed, Event, Failed, PrefillProgress, TextDelta, TokenDetail
 
 DETAIL_BYTES = 16
+
+
+@dataclass(slots=True)
+class _Held:
+    """Deltas of one sequence that go out as one, the first of them since a time of the clock."""
+
+    since: float
+    parts: list[TextDelta] = field(default_factory=list[TextDelta])
+    num_tokens: int = 0
 
 
 class Outbox:
@@ -23,9 +33,9 @@ class Outbox:
 
     Args:
         max_bytes: of text and token details that may wait.
-        coalesce_tokens: hold a delta back until it has so many tokens; 0: no such bound.
-        coalesce_interval_s: hold a delta back for so long at most; 0: no such bound. Whichever bound is reached first
-            lets the delta go, and so does any other event behind it, or a full outbox.
+        coalesce_tokens: hold a sequence's delta back until it has so many tokens; 0: no such bound.
+        coalesce_interval_s: hold it back for so long at most; 0: no such bound. Whichever bound is reached first lets
+            the delta go, and a full outbox, or any event behind that is no delta, lets those of all sequences go.
         clock: monotonic seconds.
     """
 
@@ -42,9 +52,8 @@ class Outbox:
         self._coalesce_interval_s = coalesce_interval_s
         self._clock = clock
         self._events: deque[Event] = deque()
-        self._parts: list[TextDelta] = []
-        self._part_tokens = 0
-        self._parts_since = 0.0
+        # By sequence, the one whose first delta is oldest first; a delta in `_events` grows no more.
+        self._held: dict[int, _Held] = {}
         self._arrived = asyncio.Event()
         self._charged_bytes = 0
         self._taken_bytes = 0
@@ -76,12 +85,9 @@ class Outbox:
             return
         self._is_complete = isinstance(event, Completed | Failed)
         if isinstance(event, TextDelta):
-            if not self._parts:
-                self._parts_since = self._clock()
-            self._parts.append(event)
-            self._part_tokens += event.token_count
+            self._hold(event)
         else:
-            self._seal()
+            self._seal(list(self._held))
             if isinstance(event, PrefillProgress) and self._events and isinstance(self._events[-1], PrefillProgress):
                 self._events.pop()
             self._events.append(event)
@@ -93,13 +99,12 @@ class Outbox:
         The wait ends because the engine ends every request with `Completed` or `Failed`.
         """
         while not self._events:
-            pause_s = self._hold_s()
-            if pause_s is not None and pause_s <= 0:
-                self._seal()
+            if due := self._due():
+                self._seal(due)
                 break
             self._arrived.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(self._pause_s()):
                     await self._arrived.wait()
         event = self._events.popleft()
         self._count_taken(_size(event))
@@ -109,29 +114,43 @@ class Outbox:
         """Drop what waits and all that comes: the reader has gone."""
         self._is_closed = True
         self._events.clear()
-        self._parts.clear()
+        self._held.clear()
         if self._on_room is not None:
             self._on_room()
 
-    def _hold_s(self) -> float | None:
-        """Return how long the waiting delta is held back; None: until something else comes."""
-        if not self._parts:
-            return None
-        is_each_token = self._coalesce_tokens == 0 and self._coalesce_interval_s == 0
-        if is_each_token or self.is_full or 0 < self._coalesce_tokens <= self._part_tokens:
-            return 0.0
-        if self._coalesce_interval_s == 0:
-            return None
-        return self._parts_since + self._coalesce_interval_s - self._clock()
+    def _hold(self, delta: TextDelta) -> None:
+        held = self._held.get(delta.sequence_index)
+        if held is None:
+            held = self._held[delta.sequence_index] = _Held(self._clock())
+        held.parts.append(delta)
+        held.num_tokens += delta.token_count
 
-    def _seal(self) -> None:
-        if not self._parts:
-            return
-        text = "".join(part.text for part in self._parts)
-        tokens = tuple(token for part in self._parts for token in part.tokens)
-        self._events.append(TextDelta(text, tokens, self._part_tokens))
-        self._parts.clear()
-        self._part_tokens = 0
+    def _due(self) -> list[int]:
+        """Return the sequences whose delta is held back no longer."""
+        is_each_token = self._coalesce_tokens == 0 and self._coalesce_interval_s == 0
+        if is_each_token or self.is_full:
+            return list(self._held)
+        now = self._clock()
+        return [index for index, held in self._held.items() if self._is_due(held, now)]
+
+    def _is_due(self, held: _Held, now: float) -> bool:
+        if 0 < self._coalesce_tokens <= held.num_tokens:
+            return True
+        return self._coalesce_interval_s > 0 and now >= held.since + self._coalesce_interval_s
+
+    def _pause_s(self) -> float | None:
+        """Return when the first delta becomes due by itself; None: not before something else comes."""
+        if not self._held or self._coalesce_interval_s == 0:
+            return None
+        oldest = next(iter(self._held.values()))
+        return oldest.since + self._coalesce_interval_s - self._clock()
+
+    def _seal(self, indexes: list[int]) -> None:
+        for index in indexes:
+            held = self._held.pop(index)
+            text = "".join(part.text for part in held.parts)
+            tokens = tuple(token for part in held.parts for token in part.tokens)
+            self._events.append(TextDelta(text, tokens, held.num_tokens, index))
 
     def _count_taken(self, num_bytes: int) -> None:
         was_full = self.is_full
@@ -143,4 +162,9 @@ class Outbox:
 def _size(event: Event) -> int:
     if not isinstance(event, TextDelta):
         return 0
-    return len(event.text.encode()) + sum(DETAIL_BYTES + len(token.raw) for token in event.tokens)
+    return len(event.text.encode()) + sum(_detail_size(token) for token in event.tokens)
+
+
+def _detail_size(token: TokenDetail) -> int:
+    alternatives = sum(DETAIL_BYTES + len(each.raw) for each in token.alternatives)
+    return DETAIL_BYTES + len(token.raw) + alternatives

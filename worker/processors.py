@@ -1,11 +1,15 @@
-"""What changes the logits of one sequence before its token is drawn: bias and penalties.
+"""What changes logits before tokens are drawn: bias, bans and penalties of all rows of a step at once.
 
 Order: logit bias, repetition, presence, frequency. The three penalties look back over the last `penalty_window` tokens
 of prompt and output together, or over all of them where it is 0.
 """
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Self, TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -14,6 +18,9 @@ from numpy.typing import NDArray
 from worker.sequence import SamplingSettings
 
 FIRST_CAPACITY = 64
+
+Integers: TypeAlias = NDArray[np.int32]
+Numbers: TypeAlias = NDArray[np.float32]
 
 
 class TokenWindow:
@@ -28,18 +35,18 @@ class TokenWindow:
         self._num_tokens = num_tokens
         self._recent: deque[int] = deque()
         self._places: dict[int, int] = {}
-        self._ids: NDArray[np.int32] = np.zeros(FIRST_CAPACITY, dtype=np.int32)
-        self._counts: NDArray[np.float32] = np.zeros(FIRST_CAPACITY, dtype=np.float32)
+        self._ids: Integers = np.zeros(FIRST_CAPACITY, dtype=np.int32)
+        self._counts: Numbers = np.zeros(FIRST_CAPACITY, dtype=np.float32)
         for token_id in token_ids:
             self.add(token_id)
 
     @property
-    def ids(self) -> NDArray[np.int32]:
+    def ids(self) -> Integers:
         """The distinct tokens; int32 [N]."""
         return self._ids[: len(self._places)]
 
     @property
-    def counts(self) -> NDArray[np.float32]:
+    def counts(self) -> Numbers:
         """How often each of `ids` occurs; float32 [N]."""
         return self._counts[: len(self._places)]
 
@@ -77,42 +84,108 @@ class TokenWindow:
 
 
 class Processors:
-    """Bias and penalties of one sequence.
+    """Bias, bans and penalties of one sequence.
 
     Args:
         settings: what the request asked for.
         prompt_ids: the penalties count these too.
+        end_ids: what `additions` bans where it is asked to.
+
+    Attributes:
+        window: what the penalties count; None where there are none.
+        penalties: repetition (1: none), presence and frequency.
     """
 
-    def __init__(self, settings: SamplingSettings, prompt_ids: tuple[int, ...]) -> None:
-        self._settings = settings
-        self._has_repetition = settings.repetition_penalty not in {0.0, 1.0}
-        self._window = None
-        if self._has_repetition or settings.presence_penalty or settings.frequency_penalty:
+    def __init__(
+        self, settings: SamplingSettings, prompt_ids: tuple[int, ...], end_ids: frozenset[int] = frozenset()
+    ) -> None:
+        repetition = settings.repetition_penalty or 1.0
+        self.penalties = (repetition, settings.presence_penalty, settings.frequency_penalty)
+        self.window: TokenWindow | None = None
+        if self.penalties != (1.0, 0.0, 0.0):
             start = -settings.penalty_window if settings.penalty_window else 0
-            self._window = TokenWindow(settings.penalty_window, prompt_ids[start:])
-        self._bias_ids = mx.array(list(settings.logit_bias.keys()), dtype=mx.int32)
-        self._bias = mx.array(list(settings.logit_bias.values()), dtype=mx.float32)
+            self.window = TokenWindow(settings.penalty_window, prompt_ids[start:])
+        biases = dict(settings.logit_bias)
+        self._biases = _columns(biases)
+        self._biases_and_bans = _columns(biases | dict.fromkeys(end_ids, -math.inf))
 
     def add(self, token_id: int) -> None:
         """Take the token that was drawn."""
-        if self._window is not None:
-            self._window.add(token_id)
+        if self.window is not None:
+            self.window.add(token_id)
 
-    def apply(self, logits: mx.array) -> mx.array:
-        """Return the changed logits; float32 [V] in and out."""
-        if self._bias_ids.size:
-            biased = logits[self._bias_ids] + self._bias
-            logits = mx.put_along_axis(logits, self._bias_ids, biased, axis=0)
-        if self._window is None or not len(self._window.ids):
-            return logits
-        ids = mx.array(self._window.ids)
-        seen = logits[ids]  # [V] -> [N]
-        if self._has_repetition:
-            penalty = self._settings.repetition_penalty
-            seen = mx.where(seen < 0, seen * penalty, seen / penalty)
-        if self._settings.presence_penalty:
-            seen = seen - self._settings.presence_penalty
-        if self._settings.frequency_penalty:
-            seen = seen - self._settings.frequency_penalty * mx.array(self._window.counts)
-        return mx.put_along_axis(logits, ids, seen, axis=0)
+    def additions(self, *, is_end_banned: bool) -> tuple[Integers, Numbers]:
+        """Return the ids to whose logits something is added, each once, and what; int32 and float32 [N]."""
+        return self._biases_and_bans if is_end_banned else self._biases
+
+
+def process(logits: mx.array, rows: Items[Processors], end_bans: Items[bool]) -> mx.array:
+    """Apply bias, bans and penalties of all rows; costs nothing where no row has any.
+
+    Args:
+        logits: [M, V], any floating dtype, which the repetition and presence penalties are computed in.
+        rows: one for each row.
+        end_bans: for each row whether its `end_ids` are banned.
+
+    Returns:
+        The changed logits, [M, V] in the same dtype. A row depends on its own `Processors` alone; ids outside the
+        vocabulary change nothing.
+    """
+    width = logits.shape[-1]
+    additions = [row.additions(is_end_banned=ban) for row, ban in zip(rows, end_bans, strict=True)]
+    counts = [(_NO_IDS, _NO_NUMBERS) if row.window is None else (row.window.ids, row.window.counts) for row in rows]
+    added, counted = Elements.of(additions, width), Elements.of(counts, width)
+    if added.places.size:
+        logits = _change(logits, added.places, lambda before: before + mx.array(added.values))
+    if not counted.places.size:
+        return logits
+    penalties = np.array([row.penalties for row in rows], np.float32)[counted.rows]  # [M, 3] -> [N, 3]
+    repetition = mx.array(penalties[:, 0]).astype(logits.dtype)
+    presence = mx.array(penalties[:, 1]).astype(logits.dtype)
+    frequency = mx.array(penalties[:, 2] * counted.values)
+
+    def punish(before: mx.array) -> mx.array:
+        repeated = mx.where(before < 0, before * repetition, before / repetition)
+        return repeated - presence - frequency
+
+    return _change(logits, counted.places, punish)
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Some elements of a [M, V] array, and a number for each.
+
+    Attributes:
+        places: row * V + id; int32 [N].
+        rows: the row of each; int64 [N].
+        values: float32 [N].
+    """
+
+    places: Integers
+    rows: NDArray[np.int64]
+    values: Numbers
+
+    @classmethod
+    def of(cls, columns: Items[tuple[Integers, Numbers]], width: int) -> Self:
+        """Join the ids and numbers of all rows, but for ids outside the vocabulary, which would lie in another row."""
+        rows = np.repeat(np.arange(len(columns)), [len(ids) for ids, _ in columns])
+        if not rows.size:
+            return cls(_NO_IDS, rows, _NO_NUMBERS)
+        ids = np.concatenate([ids for ids, _ in columns])
+        values = np.concatenate([values for _, values in columns])
+        inside = (ids >= 0) & (ids < width)
+        ids, rows, values = ids[inside], rows[inside], values[inside]
+        return cls((rows * width + ids).astype(np.int32), rows, values)
+
+
+_NO_IDS: Integers = np.zeros(0, np.int32)
+_NO_NUMBERS: Numbers = np.zeros(0, np.float32)
+
+
+def _columns(additions: dict[int, float]) -> tuple[Integers, Numbers]:
+    return np.array(list(additions), np.int32), np.array(list(additions.values()), np.float32)
+
+
+def _change(logits: mx.array, places: Integers, change: Callable[[mx.array], mx.array]) -> mx.array:
+    flat, index = mx.flatten(logits), mx.array(places)
+    return mx.reshape(mx.put_along_axis(flat, index, change(flat[index]), axis=0), logits.shape)

@@ -1,18 +1,9 @@
-"""One running sequence on the device: the verbs of a decode step, and its prompt chunks.
+"""One running sequence as the device computes it: its sampler, its guesses and the draw that is under way."""
 
-A step is built and started on the token that is still on the device; the token is read; the host works while the device
-computes; then the next token is sampled with what the host learnt.
-"""
-
-from collections.abc import Sequence as Items
-
-import mlx.core as mx
-
-from models.layers.cache import KVCache
-from models.registry import TextModel
-from models.step import NumericPath, RowPlan, StepPlan
+from models.layers.cache import Cache
+from worker.drafts import Drafter
 from worker.sampling import Draw, Sampler
-from worker.sequence import Sequence, State
+from worker.sequence import Drawn, Sequence
 
 
 class RowOrderError(RuntimeError):
@@ -23,92 +14,120 @@ class LogitsNotFiniteError(RuntimeError):
     """Raised when no token can be drawn because logits are not numbers, or none is allowed."""
 
 
+class Underway:
+    """A draw that several rows wait for.
+
+    Attributes:
+        tokens: uint32 [M], on the device.
+    """
+
+    def __init__(self, draw: Draw) -> None:
+        self.tokens = draw.tokens
+        self._draw = draw
+        self._drawn: list[Drawn | None] | None = None
+
+    def read(self) -> list[Drawn | None]:
+        """Wait for the tokens; None for those whose logits were not numbers."""
+        if self._drawn is None:
+            self._drawn = self._draw.read()
+        return self._drawn
+
+
 class Row:
     """A sequence's part in the steps of a model.
 
     Args:
         sequence: holds a slot of `cache`.
-        model: what computes it.
         cache: where its keys and values are.
-        path: how prompts and greedy tokens are computed.
+        sampler: draws its tokens.
+
+    Attributes:
+        num_published: blocks of its tokens that other requests may share already.
+        num_reached: blocks of its prompt that were found so far, while more are read from the disk.
+        drafts: guesses that the step under way computes behind the last token.
+        last_read: when its last tokens were read, in seconds of the engine's clock; None: none yet.
     """
 
-    def __init__(self, sequence: Sequence, model: TextModel, cache: KVCache, path: NumericPath) -> None:
+    def __init__(self, sequence: Sequence, cache: Cache, sampler: Sampler) -> None:
         self.sequence = sequence
-        self._model = model
+        self.sampler = sampler
+        self.num_published = 0
+        self.num_reached = 0
+        self.drafts: tuple[int, ...] = ()
+        self.last_read: float | None = None
         self._cache = cache
-        self._sampler = Sampler(sequence.request.sampling, sequence.request.prompt_ids, path)
-        self._draw: Draw | None = None
-        self._logits: mx.array | None = None
-
-    def prefill(self, row: RowPlan) -> None:
-        """Compute a chunk of the prompt.
-
-        An inner chunk is waited for, so that no more than one is ever under way. The last one is not: it leaves the
-        logits of the first token for `sample`.
-        """
-        step = self._cache.begin(StepPlan((row,)))
-        hidden = self._model.hidden(step)
-        if row.logits_at:
-            self._logits = self._model.head(step.select(hidden))
-            mx.async_eval(self._logits)  # pyright: ignore[reportUnknownMemberType]
-        else:
-            mx.eval(*step.state())  # pyright: ignore[reportUnknownMemberType]
-        self._cache.commit(row.slot, row.num_tokens)
-        self.sequence.prefilled += row.num_tokens
-
-    def build(self) -> None:
-        """Build the forward of the token that was sampled last; nothing is computed yet."""
-        row = RowPlan(self._slot, None, self.sequence.position, (0,))
-        step = self._cache.begin(StepPlan((row,)), self._pending.token)
-        self._logits = self._model.head(step.select(self._model.hidden(step)))
-
-    def start(self) -> None:
-        """Start the forward that was built. MLX's CPU backend returns when most of it is computed, others at once."""
-        mx.async_eval(self._built)  # pyright: ignore[reportUnknownMemberType]
-
-    def read(self) -> int:
-        """Wait for the token that was sampled last.
-
-        Raises:
-            LogitsNotFiniteError: its logits were not numbers.
-        """
-        token_id = self._pending.read()
-        if token_id is None:
-            raise LogitsNotFiniteError(f"request {self.sequence.request_id}, position {self.sequence.position}")
-        return token_id
-
-    def accept(self, token_id: int) -> None:
-        """Keep the token that was read: its forward, built before, becomes part of the sequence."""
-        self._cache.commit(self._slot, 1)
-        self._sampler.add(token_id)
-
-    def sample(self, mask: Items[bool] | None) -> None:
-        """Start drawing the next token.
-
-        Args:
-            mask: what the sequence's constraint allows by now.
-        """
-        draw = self._sampler.draw(self._built, mask)
-        mx.async_eval(draw.token, draw.witness)  # pyright: ignore[reportUnknownMemberType]
-        self._draw, self._logits = draw, None
-        if self.sequence.state is State.PREFILLING:
-            self.sequence.move(State.DECODING)
+        self._draw: Underway | None = None
+        self._place = 0
+        request = sequence.request
+        # With penalties or a constraint, what it may say depends on what it just said.
+        is_free = sampler.is_plain and sequence.constraint is None and cache.can_reject
+        has_drafts = request.max_draft_tokens > 0 and is_free
+        self._drafter = Drafter(request.prompt_ids, request.max_draft_tokens) if has_drafts else None
 
     @property
-    def _built(self) -> mx.array:
-        if self._logits is None:
-            raise RowOrderError("no logits were built")
-        return self._logits
+    def is_drafting(self) -> bool:
+        """Whether its next steps may have more than one token."""
+        return self._drafter is not None
 
     @property
-    def _pending(self) -> Draw:
+    def slot(self) -> int:
+        """The slot that it holds."""
+        if self.sequence.slot is None:
+            raise RowOrderError("the row holds no slot")
+        return self.sequence.slot
+
+    @property
+    def draw(self) -> Underway:
+        """The draw of its next token."""
         if self._draw is None:
             raise RowOrderError("no token was sampled")
         return self._draw
 
     @property
-    def _slot(self) -> int:
-        if self.sequence.slot is None:
-            raise RowOrderError("the row holds no slot")
-        return self.sequence.slot
+    def place(self) -> int:
+        """Which of the draw's tokens is its first."""
+        return self._place
+
+    def await_draw(self, draw: Underway, place: int) -> None:
+        """Note the draw that its next tokens come from, its own from `place` on."""
+        self._draw, self._place = draw, place
+
+    def guess(self) -> tuple[int, ...]:
+        """Return guesses to compute behind the last token that was read."""
+        if self._drafter is not None:
+            limit = self.sequence.token_limit - len(self.sequence.output_ids) - 1
+            self.drafts = self._drafter.draft(limit)
+        return self.drafts
+
+    def take(self) -> list[Drawn]:
+        """Wait for the draw and return the tokens that it gave: one, and one more for each guess that was right.
+
+        Raises:
+            LogitsNotFiniteError: logits were not numbers.
+        """
+        found = self.draw.read()[self._place : self._place + 1 + len(self.drafts)]
+        accepted: list[Drawn] = []
+        for drawn, guess in zip(found, (*self.drafts, None), strict=True):
+            if drawn is None:
+                raise LogitsNotFiniteError(f"request {self.sequence.request_id}, after {self.sequence.position} tokens")
+            accepted.append(drawn)
+            if drawn.token_id != guess:
+                break
+        self._settle(len(accepted))
+        for drawn in accepted:
+            self.sampler.add(drawn.token_id)
+            if self._drafter is not None:
+                self._drafter.add(drawn.token_id)
+        return accepted
+
+    def _settle(self, num_tokens: int) -> None:
+        """Keep what the step computed of the guesses that were right."""
+        self._draw = None
+        if not self.drafts:
+            return
+        self._cache.commit(self.slot, num_tokens)
+        num_drafted, self.drafts = len(self.drafts), ()
+        self.sequence.num_drafted += num_drafted
+        self.sequence.num_accepted += num_tokens - 1
+        if self._drafter is not None:
+            self._drafter.judge(num_drafted, num_tokens - 1)

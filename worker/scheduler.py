@@ -1,65 +1,50 @@
-"""Who runs in the next step: admission to cache slots, prompt chunks and decoding rows; plain Python.
+"""Who runs in the next tick: admission to cache slots, prompt chunks and decoding rows; plain Python.
 
-Priority decides who gets a slot first, and among equals the one who came first. Those who hold a slot are all equal:
-each decodes in every step, and prompts take turns, one chunk a step, so nobody starves behind a long prompt.
+The policy and its bounds; B is `Chunking.chunk_tokens`:
+
+* Decoding: a row whose reader keeps up decodes in every tick, so at most B prompt tokens lie between two of its steps.
+* Prompts with a slot take turns (`worker.chunks`): a turn comes within as many ticks as prompts are under way, and a
+  prompt of T tokens is computed within num_slots * ceil(2 * T / B) ticks; one more turn where the last token is apart.
+  Those whose tokens fit in half of B together with all that are shorter are computed in the next tick, as far as
+  `Chunking.max_rows` allows.
+* Waiting (`worker.waiting`): by priority, then first come, first served; the one that came first of all is overtaken
+  at most 16 times in a row.
+* Memory: where there is none for the one that is next, nobody else starts either, so small requests that would fit
+  never keep a large one waiting. The rows that run go on, and what they give back is for that one.
+* Followers get a slot once their leader's prompt is computed or the leader has ended, and hold up nobody before.
+* A row whose reader is behind pauses and keeps its slot.
 """
 
-from bisect import insort
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.step import RowPlan
+from worker.chunks import REFERENCE_CHUNKING, Chunk, Chunking, PromptTurns
 from worker.sequence import Sequence, State
+from worker.waiting import WaitingLine
 
-REFERENCE_CHUNK_TOKENS = 2048
+__all__ = ["REFERENCE_CHUNKING", "Chunk", "Chunking", "Scheduler", "SlotError", "StartError", "TextPlan"]
 
 
 class SlotError(RuntimeError):
     """Raised when a slot is given back that is not out: a broken invariant."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunking:
-    """How a prompt is cut.
-
-    Attributes:
-        chunk_tokens: at most so many tokens a step.
-        is_last_token_apart: the last token of the prompt is a step of its own, as on the reference path.
-    """
-
-    chunk_tokens: int
-    is_last_token_apart: bool = False
-
-    def next_tokens(self, num_tokens: int, start: int) -> int:
-        """Return how many tokens of a prompt of `num_tokens` come next, with `start` of them done."""
-        end = num_tokens - 1 if self.is_last_token_apart and start < num_tokens - 1 else num_tokens
-        return min(self.chunk_tokens, end - start)
-
-
-REFERENCE_CHUNKING = Chunking(REFERENCE_CHUNK_TOKENS, is_last_token_apart=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The next part of a prompt."""
-
-    sequence: Sequence
-    row: RowPlan
+class StartError(RuntimeError):
+    """Raised when a start leaves no token of the prompt to compute: a broken invariant."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPlan:
-    """One tick: a step for each decoding row, then at most one chunk of one prompt."""
+    """One tick: one step for all decoding rows, then one for the chunks of all prompts that move."""
 
     decode: tuple[Sequence, ...]
-    prefill: Chunk | None
+    prefill: tuple[Chunk, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Whose work it is."""
-        keys = [sequence.key for sequence in self.decode]
-        return tuple(keys) if self.prefill is None else (*keys, self.prefill.sequence.key)
+        """Whose work it is: each request once."""
+        sequences = [*self.decode, *(chunk.sequence for chunk in self.prefill)]
+        return tuple(dict.fromkeys(sequence.key for sequence in sequences))
 
 
 class Scheduler:
@@ -71,13 +56,11 @@ class Scheduler:
     """
 
     def __init__(self, num_slots: int, chunking: Chunking) -> None:
-        self._chunking = chunking
         self._free_slots = list(reversed(range(num_slots)))
         self._num_slots = num_slots
-        self._waiting: list[tuple[int, int, Sequence]] = []
+        self._waiting = WaitingLine()
         self._running: list[Sequence] = []
-        self._turns: deque[Sequence] = deque()
-        self._num_added = 0
+        self._turns = PromptTurns(chunking)
 
     @property
     def num_waiting(self) -> int:
@@ -89,16 +72,19 @@ class Scheduler:
         """Sequences with a slot."""
         return len(self._running)
 
+    def waiting_place(self, sequence: Sequence) -> int | None:
+        """Return a sequence's place among those that wait, from 0; None: it does not wait. Any thread may ask."""
+        return self._waiting.place(sequence)
+
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence behind those of its priority."""
-        self._num_added += 1
-        insort(self._waiting, (-sequence.request.priority, self._num_added, sequence), key=lambda entry: entry[:2])
+        """Queue a sequence behind those of its priority; followers of a leader come right after it."""
+        self._waiting.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is; its slot is free again."""
         sequence.move(State.ENDED)
         if sequence.slot is None:
-            self._waiting = [entry for entry in self._waiting if entry[2] is not sequence]
+            self._waiting.remove(sequence)
             return
         self._running.remove(sequence)
         slot, sequence.slot = sequence.slot, None
@@ -106,27 +92,49 @@ class Scheduler:
             raise SlotError(f"slot {slot} was not out")
         self._free_slots.append(slot)
 
-    def plan(self, is_behind: Callable[[Sequence], bool]) -> TextPlan | None:
+    def plan(self, is_behind: Callable[[Sequence], bool], start: Callable[[Sequence], bool]) -> TextPlan | None:
         """Decide what the next tick computes.
 
         Args:
             is_behind: whether the reader of a sequence that runs or is paused should not get more for now.
+            start: makes room for a sequence that was given a slot, and sets `prefilled` where the start of the prompt
+                is there already, its last token never. False: there is no memory for now, and nothing was taken; the
+                sequence gives the slot back and is asked for again in the next tick. It must not be False for ever
+                once nothing else runs: nobody else would start.
 
         Returns:
             The plan; None when there is nothing to compute.
+
+        Raises:
+            StartError: `start` left nothing of the prompt to compute.
         """
-        self._fill_slots()
+        self._fill_slots(start)
         decode = tuple(sequence for sequence in self._running if self._decodes(sequence, is_behind))
-        prefill = self._next_chunk()
+        prefill = self._turns.next_chunks()
         return TextPlan(decode, prefill) if decode or prefill else None
 
-    def _fill_slots(self) -> None:
-        while self._free_slots and self._waiting:
-            _, _, sequence = self._waiting.pop(0)
-            sequence.slot = self._free_slots.pop()
+    def _fill_slots(self, start: Callable[[Sequence], bool]) -> None:
+        while self._free_slots and (sequence := self._waiting.next()) is not None:
+            if not self._starts(sequence, start):
+                return
+            self._waiting.start(sequence)
             sequence.move(State.PREFILLING)
             self._running.append(sequence)
-            self._turns.append(sequence)
+            self._turns.join(sequence)
+            if sequence.prefilled >= len(sequence.request.prompt_ids):
+                raise StartError(f"request {sequence.request_id} has no prompt token left to compute")
+
+    def _starts(self, sequence: Sequence, start: Callable[[Sequence], bool]) -> bool:
+        """Give a free slot to a sequence; take it back where it cannot start, also where that raises."""
+        slot = sequence.slot = self._free_slots.pop()
+        has_started = False
+        try:
+            has_started = start(sequence)
+        finally:
+            if not has_started:
+                sequence.slot = None
+                self._free_slots.append(slot)
+        return has_started
 
     def _decodes(self, sequence: Sequence, is_behind: Callable[[Sequence], bool]) -> bool:
         if sequence.state not in {State.DECODING, State.PAUSED}:
@@ -135,23 +143,3 @@ class Scheduler:
         if sequence.state is not wanted:
             sequence.move(wanted)
         return wanted is State.DECODING
-
-    def _next_chunk(self) -> Chunk | None:
-        while self._turns and self._turns[0].state is not State.PREFILLING:
-            self._turns.popleft()
-        if not self._turns:
-            return None
-        sequence = self._turns[0]
-        self._turns.rotate(-1)
-        prompt, start = sequence.request.prompt_ids, sequence.prefilled
-        num_tokens = self._chunking.next_tokens(len(prompt), start)
-        is_last = start + num_tokens == len(prompt)
-        logits_at = (num_tokens - 1,) if is_last else ()
-        row = RowPlan(_slot_of(sequence), prompt[start : start + num_tokens], start, logits_at)
-        return Chunk(sequence, row)
-
-
-def _slot_of(sequence: Sequence) -> int:
-    if sequence.slot is None:
-        raise SlotError(f"request {sequence.request_id} runs without a slot")
-    return sequence.slot

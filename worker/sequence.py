@@ -2,15 +2,18 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from worker.detokenizer import Detokenizer
-from worker.events import FinishReason, SequenceFinished, TextDelta, Timing, TokenDetail, Usage
+from worker.events import Alternative, FinishReason, SequenceFinished, TextDelta, Timing, TokenDetail
 from worker.stops import StopMatcher, Stopped
+
+SEQUENCE_STRIDE = 0xD1B54A32D192ED03
+SEED_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class SamplingSettings:
         presence_penalty: subtracted once for each distinct token that was seen.
         frequency_penalty: subtracted for each time a token was seen.
         penalty_window: tokens of prompt and output that the three penalties look back over; 0: all of them.
+        xtc_probability: how often a draw leaves out its most probable tokens; 0 never.
+        xtc_threshold: those with a higher probability, except the least probable of them.
         seed: unsigned, 64 bits.
         logit_bias: added to the logits of these token ids.
     """
@@ -38,19 +43,38 @@ class SamplingSettings:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     penalty_window: int = 20
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     seed: int = 0
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
 
 
 @dataclass(frozen=True, slots=True)
 class StoppingSettings:
-    """When a sequence ends. A request that ignores the end of sequence has no `eos_token_ids`."""
+    """When a sequence ends. A request that ignores the end of sequence has no `eos_token_ids`.
+
+    Before `min_tokens` no token that would end it is drawn, and no stop string ends it.
+    """
 
     max_tokens: int
+    min_tokens: int = 0
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     eos_token_ids: frozenset[int] = frozenset()
     include_stop_in_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """What a request may share of earlier prompts' keys and values.
+
+    Attributes:
+        is_bypassed: it neither reads nor adds any.
+        namespace: only requests of an equal one share: the caller and its salt.
+    """
+
+    is_bypassed: bool = False
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +88,11 @@ class TextRequest:
         priority: -128 (last) to 127 (first).
         prefill_progress: post an event after each chunk of the prompt.
         token_details: carry ids and bytes of the tokens in the deltas.
+        top_logprobs: carry log-probabilities too: of each token that was drawn and of so many that could have been;
+            None: no log-probabilities.
+        num_sequences: outputs for the one prompt, each with a seed of its own.
+        cache: what it shares with other requests.
+        max_draft_tokens: guessed from what was said before and computed together; 0: none.
     """
 
     request_id: str
@@ -74,7 +103,16 @@ class TextRequest:
     deadline: float | None = None
     prefill_progress: bool = False
     token_details: bool = False
+    top_logprobs: int | None = None
+    num_sequences: int = 1
+    cache: CacheUse = CacheUse()
+    max_draft_tokens: int = 0
     key: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+def seed_of(seed: int, index: int) -> int:
+    """Return the seed of one of a request's sequences: the request's own for the first."""
+    return (seed + index * SEQUENCE_STRIDE) & SEED_MASK
 
 
 class Constraint(Protocol):
@@ -104,6 +142,21 @@ class StateOrderError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token that was drawn for a sequence.
+
+    Attributes:
+        token_id: which.
+        logprob: of the distribution that it was drawn from, before any token was left out; None: not asked for.
+        alternatives: the most probable tokens and theirs, in that order.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Advance:
     """What one token did to its sequence."""
 
@@ -112,14 +165,15 @@ class Advance:
 
 
 class Sequence:
-    """The state of one text request that the device knows nothing of.
+    """The state of one output of a text request that the device knows nothing of.
 
     Args:
         request: what was asked for.
-        token_bytes: the bytes that a token id adds to the text.
+        detokenizer: a fresh one: its output as text.
         max_context_tokens: prompt and output together.
-        strip_leading_space: see `Detokenizer`.
         constraint: restricts the tokens; `mask` is asked before each draw, `advance` told after it.
+        index: which of the request's outputs it is.
+        leader: the first of them, whose prompt this one shares once it is computed; None: it is the first.
 
     Attributes:
         state: where it is.
@@ -127,27 +181,32 @@ class Sequence:
         prefilled: prompt tokens that the cache holds.
         output_ids: the tokens that were read so far; one more may be on the device.
         token_limit: the number of output tokens after which it ends in any case.
+        num_drafted: tokens that were guessed ahead.
+        num_accepted: of these, those that were right.
     """
 
     def __init__(
         self,
         request: TextRequest,
-        token_bytes: Callable[[int], bytes],
+        detokenizer: Detokenizer,
         max_context_tokens: int,
         *,
-        strip_leading_space: bool = False,
         constraint: Constraint | None = None,
+        index: int = 0,
+        leader: "Sequence | None" = None,
     ) -> None:
         self.request = request
         self.constraint = constraint
+        self.index = index
+        self.leader = leader
         self.state = State.QUEUED
         self.slot: int | None = None
         self.prefilled = 0
         self.output_ids: list[int] = []
         self.token_limit = min(request.stopping.max_tokens, max_context_tokens - len(request.prompt_ids))
-        self.clock = PhaseClock()
-        self._token_bytes = token_bytes
-        self._detokenizer = Detokenizer(token_bytes, strip_leading_space=strip_leading_space)
+        self.num_drafted = 0
+        self.num_accepted = 0
+        self._detokenizer = detokenizer
         self._stops = StopMatcher(request.stopping.stop_strings)
         self._unsent_tokens = 0
 
@@ -162,9 +221,14 @@ class Sequence:
         return self.request.key
 
     @property
-    def usage(self) -> Usage:
-        """Tokens computed so far."""
-        return Usage(len(self.request.prompt_ids), len(self.output_ids))
+    def max_tokens(self) -> int:
+        """How many tokens of prompt and output it can come to."""
+        return len(self.request.prompt_ids) + self.token_limit
+
+    @property
+    def is_prefilled(self) -> bool:
+        """Whether its whole prompt is computed."""
+        return self.prefilled == len(self.request.prompt_ids)
 
     @property
     def position(self) -> int:
@@ -187,26 +251,28 @@ class Sequence:
         _log.debug("sequence moved", extra=facts)
         self.state = state
 
-    def advance(self, token_id: int) -> Advance:
+    def advance(self, drawn: Drawn) -> Advance:
         """Take the token that was drawn: text and stop conditions. The constraint is for whoever draws."""
+        token_id = drawn.token_id
         self.output_ids.append(token_id)
         self._unsent_tokens += 1
-        finished = self._finish_by_token(token_id)
+        may_stop = len(self.output_ids) >= self.request.stopping.min_tokens
+        finished = self._finish_by_token(token_id) if may_stop else None
         is_text = finished is None or self._shows(finished)
-        found = self._stops.add(self._detokenizer.add(token_id) if is_text else "")
+        found = self._stops.add(self._detokenizer.add(token_id) if is_text else "", may_stop=may_stop)
         if isinstance(found, Stopped):
             text = found.text + (found.stop_string if self.request.stopping.include_stop_in_output else "")
-            finished = SequenceFinished(FinishReason.STOP, stop_string=found.stop_string)
+            finished = SequenceFinished(FinishReason.STOP, stop_string=found.stop_string, sequence_index=self.index)
         else:
             finished = finished or self._finish_by_limit()
             text = found if finished is None else found + self._rest()
-        return Advance(self._delta(token_id, text, is_end=finished is not None), finished)
+        return Advance(self._delta(drawn, text, is_end=finished is not None), finished)
 
     def _finish_by_token(self, token_id: int) -> SequenceFinished | None:
         if token_id in self.request.stopping.eos_token_ids:
-            return SequenceFinished(FinishReason.EOS, eos_token_id=token_id)
+            return SequenceFinished(FinishReason.EOS, eos_token_id=token_id, sequence_index=self.index)
         if token_id in self.request.stopping.stop_token_ids:
-            return SequenceFinished(FinishReason.STOP, stop_token_id=token_id)
+            return SequenceFinished(FinishReason.STOP, stop_token_id=token_id, sequence_index=self.index)
         return None
 
     def _shows(self, finished: SequenceFinished) -> bool:
@@ -216,20 +282,25 @@ class Sequence:
         if len(self.output_ids) < self.token_limit:
             return None
         is_own_limit = len(self.output_ids) >= self.request.stopping.max_tokens
-        return SequenceFinished(FinishReason.MAX_TOKENS if is_own_limit else FinishReason.CONTEXT_LENGTH)
+        reason = FinishReason.MAX_TOKENS if is_own_limit else FinishReason.CONTEXT_LENGTH
+        return SequenceFinished(reason, sequence_index=self.index)
 
     def _rest(self) -> str:
         tail = self._stops.add(self._detokenizer.finish())
         return tail.text if isinstance(tail, Stopped) else tail + self._stops.finish()
 
-    def _delta(self, token_id: int, text: str, *, is_end: bool) -> TextDelta | None:
+    def _delta(self, drawn: Drawn, text: str, *, is_end: bool) -> TextDelta | None:
         details: tuple[TokenDetail, ...] = ()
-        if self.request.token_details:
-            details = (TokenDetail(token_id, self._token_bytes(token_id)),)
+        if self.request.token_details or self.request.top_logprobs is not None:
+            alternatives = tuple(
+                Alternative(other, self._detokenizer.token_bytes(other), value) for other, value in drawn.alternatives
+            )
+            raw = self._detokenizer.token_bytes(drawn.token_id)
+            details = (TokenDetail(drawn.token_id, raw, drawn.logprob, alternatives),)
         if not (text or details or is_end):
             return None
         token_count, self._unsent_tokens = self._unsent_tokens, 0
-        return TextDelta(text, details, token_count)
+        return TextDelta(text, details, token_count, self.index)
 
 
 @dataclass(slots=True)

@@ -32,6 +32,10 @@ def _absolute(value: Any) -> bool:
     return _text(value) and value.startswith("/")
 
 
+def _absolute_or_none(value: Any) -> bool:
+    return value is None or _absolute(value)
+
+
 def _socket(value: Any) -> bool:
     return _absolute(value) and len(value.encode()) <= MAX_SOCKET_PATH_BYTES
 
@@ -42,6 +46,10 @@ def _count(value: Any) -> bool:
 
 def _count_or_none(value: Any) -> bool:
     return value is None or _count(value)
+
+
+def _count_or_zero(value: Any) -> bool:
+    return _count(value) or (value == 0 and type(value) is int)
 
 
 def _flag(value: Any) -> bool:
@@ -66,7 +74,11 @@ class WorkerSettings:
 
     Sizes are in bytes, times in seconds. `context_tokens` unset means what the checkpoint allows, `compute_threads`
     unset one for each core that this process may use. `cpu_kernels` is for the fast path on the CPU; off, MLX computes
-    everything. The `reference` path ignores `prefill_chunk_tokens`: it always takes 2,048.
+    everything. The `reference` path always takes 2,048 for `prefill_chunk_tokens`, and has no prefix cache.
+
+    `kv_scheme` says how keys and values are kept, in the words of `models.checkpoint.kv_scheme`; `kv_bytes` how many of
+    them all rows hold together, unset whole contexts of all rows up to 4 GiB. `prefix_cache_bytes` 0 keeps nothing for
+    later prompts, `prefix_cache_folder` unset nothing on disk.
     """
 
     instance_id: str = _key(_text)
@@ -76,9 +88,14 @@ class WorkerSettings:
     secret: str = _key(_text, shown=False)
     path: Literal["fast", "reference"] = _key(_one_of(*PATHS), "fast")
     context_tokens: int | None = _key(_count_or_none, None)
-    max_batch_rows: int = _key(_count, 4)
+    max_batch_rows: int = _key(_count, 16)
     max_queue_requests: int = _key(_count, 64)
     prefill_chunk_tokens: int = _key(_count, 512)
+    kv_scheme: str = _key(_text, "none")
+    kv_bytes: int | None = _key(_count_or_none, None)
+    prefix_cache_bytes: int = _key(_count_or_zero, 512 << 20)
+    prefix_cache_folder: str | None = _key(_absolute_or_none, None)
+    prefix_cache_folder_bytes: int = _key(_count, 8 << 30)
     outbox_bytes: int = _key(_count, 256 << 10)
     slow_reader_s: float = _key(_seconds, 30.0)
     max_request_bytes: int = _key(_count, 16 << 20)

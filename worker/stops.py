@@ -41,8 +41,12 @@ class StopMatcher:
         """The end of the text that is not sent yet: a proper prefix of some stop string."""
         return self._held
 
-    def add(self, text: str) -> str | Stopped:
+    def add(self, text: str, *, may_stop: bool = True) -> str | Stopped:
         """Read new text.
+
+        Args:
+            text: what follows on what was read.
+            may_stop: whether a stop string that is complete within it counts; else it is text like any other.
 
         Returns:
             The text that can be no part of a stop string any more, or `Stopped` once one is complete. Nothing may be
@@ -53,10 +57,14 @@ class StopMatcher:
             return text
         for position, character in enumerate(text):
             node = self._follow(node, character)
-            if node.match is not None:
+            if node.match is None:
+                continue
+            if may_stop:
                 read = self._held + text[: position + 1]
                 self._held = ""
                 return Stopped(read[: len(read) - len(node.match)], node.match)
+            if not node.next and node.fallback is not None:
+                node = node.fallback  # nothing longer begins with it, so nothing of it is held back for that
         read = self._held + text
         self._node = node
         self._held = read[len(read) - node.depth :]

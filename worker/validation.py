@@ -15,6 +15,7 @@ from worker import wire
 from worker.chat import ChatPrompt, read_chat
 from worker.errors import ContextTooLong, InvalidField, UnsupportedOption
 from worker.sequence import SamplingSettings
+from worker.shortcuts import MAX_DRAFT_TOKENS, Shortcuts, read_shortcuts
 
 MAX_REQUEST_ID_CHARS = 64
 MIN_PRIORITY, MAX_PRIORITY = -128, 127
@@ -23,8 +24,12 @@ MAX_LOGIT_BIAS = 1000.0
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
 MAX_STOP_TOKEN_IDS = 64
+MAX_TOP_LOGPROBS = 20
+MAX_SEQUENCES = 16
 MAX_COALESCE_TOKENS = 4096
 MAX_COALESCE_S = 10.0
+
+STOPPING = "spec.stopping"
 
 # Inclusive; `top_p` and `repetition_penalty` may not be 0.
 SAMPLING_RANGES: Mapping[str, tuple[float, float]] = {
@@ -32,6 +37,8 @@ SAMPLING_RANGES: Mapping[str, tuple[float, float]] = {
     "top_p": (0.0, 1.0),
     "top_k": (0, 2**31 - 1),
     "min_p": (0.0, 1.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 0.5),
     "repetition_penalty": (0.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
     "presence_penalty": (-100.0, 100.0),
@@ -42,13 +49,12 @@ REFUSED: Mapping[str, frozenset[str]] = {
     "GenerateRequest": frozenset({"adapters"}),
     "StreamGenerateRequest": frozenset({"adapters"}),
     "CountTokensRequest": frozenset({"adapters"}),
-    "GenerationSpec": frozenset({"constraint", "cache", "speculation"}),
+    "GenerationSpec": frozenset({"constraint"}),
     "ChatInput": frozenset({"tools", "tool_choice"}),
     "ChatMessage": frozenset({"tool_calls", "tool_call_id", "reasoning", "name"}),
     "ContentPart": frozenset({"media"}),
-    "SamplingParams": frozenset({"xtc_probability", "xtc_threshold"}),
-    "StoppingParams": frozenset({"min_tokens", "max_reasoning_tokens"}),
-    "OutputOptions": frozenset({"top_logprobs", "prompt_logprobs"}),
+    "StoppingParams": frozenset({"max_reasoning_tokens"}),
+    "OutputOptions": frozenset({"prompt_logprobs"}),
     "StreamOptions": frozenset({"waiting_events"}),
 }
 
@@ -62,12 +68,16 @@ class ModelFacts:
         max_context_tokens: prompt and output together.
         sampling: the model's defaults, as its GetModel reports them.
         max_tokens: default limit of the output; None: what the context has room for.
+        max_sequences: that one request may ask for.
+        max_draft_tokens: that the model guesses ahead at most; 0: it cannot.
     """
 
     vocab_size: int
     max_context_tokens: int
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int | None = None
+    max_sequences: int = MAX_SEQUENCES
+    max_draft_tokens: int = MAX_DRAFT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,7 @@ class Stopping:
     """When to stop; `max_tokens` None means when the context is full."""
 
     max_tokens: int | None = None
+    min_tokens: int = 0
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
@@ -120,14 +131,24 @@ class Streaming:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A checked request for text. A seed of None means any."""
+    """A checked request for text.
+
+    Attributes:
+        seed: None: any.
+        num_sequences: outputs for the one prompt.
+        token_details: whether the answer has the tokens beside the text; always with log-probabilities.
+        top_logprobs: how many alternatives of each token have theirs told beside its own; None: none, nor its own.
+    """
 
     envelope: Envelope
     prompt: Prompt
     sampling: SamplingSettings
     seed: int | None
+    num_sequences: int
     stopping: Stopping
     token_details: bool
+    top_logprobs: int | None
+    shortcuts: Shortcuts
     streaming: Streaming
 
 
@@ -157,13 +178,17 @@ def read_generation(
     _refuse_unbuilt(message)
     spec = message.spec
     streaming = Streaming() if isinstance(message, pb.GenerateRequest) else _read_streaming(message.stream_options)
+    top_logprobs = _read_top_logprobs(spec.output)
     return Generation(
         envelope=_read_envelope(message),
         prompt=_read_prompt(spec, model),
         sampling=_read_sampling(spec.sampling, model),
         seed=spec.sampling.seed if spec.sampling.HasField("seed") else None,
+        num_sequences=_read_num_sequences(spec.sampling, model),
         stopping=_read_stopping(spec.stopping, model),
-        token_details=spec.output.token_ids,
+        token_details=spec.output.token_ids or top_logprobs is not None,
+        top_logprobs=top_logprobs,
+        shortcuts=read_shortcuts(spec, model.max_draft_tokens),
         streaming=streaming,
     )
 
@@ -194,6 +219,17 @@ def check_context(prompt_tokens: int, model: ModelFacts, path: str) -> None:
     """
     if prompt_tokens >= model.max_context_tokens:
         raise ContextTooLong(prompt_tokens, model.max_context_tokens, path)
+
+
+def check_min_tokens(prompt_tokens: int, stopping: Stopping, model: ModelFacts) -> None:
+    """Refuse to promise more tokens of output than the prompt leaves room for.
+
+    Raises:
+        InvalidField: `min_tokens` is above that.
+    """
+    room = model.max_context_tokens - prompt_tokens
+    if stopping.min_tokens > room:
+        raise InvalidField(f"{STOPPING}.min_tokens", f"the prompt leaves room for {room} tokens")
 
 
 def _refuse_unbuilt(message: Message, prefix: str = "") -> None:
@@ -243,13 +279,13 @@ def _read_token_ids(ids: Sequence[int], model: ModelFacts) -> TokenPrompt:
 
 def _read_sampling(message: pb.SamplingParams, model: ModelFacts) -> SamplingSettings:
     given: dict[str, Any] = {each.name: value for each, value in message.ListFields()}
-    _check_sampling(message, given)
+    _check_sampling(given)
     settings = {name: given[name] for name in (*SAMPLING_RANGES, "penalty_window") if name in given}
     biases = _read_logit_bias(message.logit_bias, model)
     return replace(model.sampling, **settings, **({"logit_bias": biases} if biases else {}))
 
 
-def _check_sampling(message: pb.SamplingParams, given: Mapping[str, Any]) -> None:
+def _check_sampling(given: Mapping[str, Any]) -> None:
     path = "spec.sampling"
     for name, (low, high) in SAMPLING_RANGES.items():
         # Written so that a NaN is outside.
@@ -258,10 +294,20 @@ def _check_sampling(message: pb.SamplingParams, given: Mapping[str, Any]) -> Non
     for name in ("top_p", "repetition_penalty"):
         if given.get(name) == 0:
             raise InvalidField(f"{path}.{name}", "above 0")
-    if message.HasField("num_sequences") and message.num_sequences == 0:
-        raise InvalidField(f"{path}.num_sequences", "at least 1")
-    if message.num_sequences > 1:
-        raise UnsupportedOption(f"{path}.num_sequences", "this build makes one sequence a request")
+
+
+def _read_num_sequences(message: pb.SamplingParams, model: ModelFacts) -> int:
+    num_sequences = message.num_sequences if message.HasField("num_sequences") else 1
+    most = min(MAX_SEQUENCES, model.max_sequences)
+    if not 1 <= num_sequences <= most:
+        raise InvalidField("spec.sampling.num_sequences", f"from 1 to {most}")
+    return num_sequences
+
+
+def _read_top_logprobs(message: pb.OutputOptions) -> int | None:
+    if message.top_logprobs > MAX_TOP_LOGPROBS:
+        raise InvalidField("spec.output.top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}")
+    return message.top_logprobs if message.HasField("top_logprobs") else None
 
 
 def _read_logit_bias(biases: Mapping[int, float], model: ModelFacts) -> dict[int, float]:
@@ -277,24 +323,31 @@ def _read_logit_bias(biases: Mapping[int, float], model: ModelFacts) -> dict[int
 
 
 def _read_stopping(message: pb.StoppingParams, model: ModelFacts) -> Stopping:
-    path = "spec.stopping"
-    if message.HasField("max_tokens") and message.max_tokens == 0:
-        raise InvalidField(f"{path}.max_tokens", "at least 1")
+    max_tokens = message.max_tokens if message.HasField("max_tokens") else model.max_tokens
+    _check_lengths(message, max_tokens)
     if len(message.stop_strings) > MAX_STOP_STRINGS:
-        raise InvalidField(f"{path}.stop_strings", f"at most {MAX_STOP_STRINGS} strings")
+        raise InvalidField(f"{STOPPING}.stop_strings", f"at most {MAX_STOP_STRINGS} strings")
     for index, text in enumerate(message.stop_strings):
         if not 1 <= len(text.encode()) <= MAX_STOP_STRING_BYTES:
-            raise InvalidField(f"{path}.stop_strings[{index}]", f"1 to {MAX_STOP_STRING_BYTES} bytes")
+            raise InvalidField(f"{STOPPING}.stop_strings[{index}]", f"1 to {MAX_STOP_STRING_BYTES} bytes")
     if len(message.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-        raise InvalidField(f"{path}.stop_token_ids", f"at most {MAX_STOP_TOKEN_IDS} ids")
-    _check_ids(message.stop_token_ids, f"{path}.stop_token_ids", model)
+        raise InvalidField(f"{STOPPING}.stop_token_ids", f"at most {MAX_STOP_TOKEN_IDS} ids")
+    _check_ids(message.stop_token_ids, f"{STOPPING}.stop_token_ids", model)
     return Stopping(
-        max_tokens=message.max_tokens if message.HasField("max_tokens") else model.max_tokens,
+        max_tokens=max_tokens,
+        min_tokens=message.min_tokens,
         stop_strings=tuple(message.stop_strings),
         stop_token_ids=frozenset(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
         include_stop_in_output=message.include_stop_in_output,
     )
+
+
+def _check_lengths(message: pb.StoppingParams, max_tokens: int | None) -> None:
+    if max_tokens == 0:
+        raise InvalidField(f"{STOPPING}.max_tokens", "at least 1")
+    if max_tokens is not None and message.min_tokens > max_tokens:
+        raise InvalidField(f"{STOPPING}.min_tokens", f"at most max_tokens, which is {max_tokens}")
 
 
 def _read_streaming(message: pb.StreamOptions) -> Streaming:

@@ -20,6 +20,9 @@ def load(
     model: Annotated[str, typer.Argument(metavar="MODEL")],
     context_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")] = None,
     max_batch_rows: Annotated[int | None, typer.Option(min=1, help="Requests that run side by side.")] = None,
+    kv_scheme: Annotated[
+        str, typer.Option(metavar="SCHEME", help="none, 8, 4, config, turbo or turbo:k<bits>v<bits>.")
+    ] = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is ready, or at once.")] = True,
     server: ServerOptions,
     as_json: JsonFlag = False,
@@ -33,7 +36,7 @@ def load(
     With --json: the pomona.v1.Model that came of it in protobuf's JSON form,
     and no progress.
     """
-    options = model_pb2.LoadOptions(context_tokens=context_tokens, max_batch_rows=max_batch_rows)
+    options = model_pb2.LoadOptions(context_tokens=context_tokens, max_batch_rows=max_batch_rows, kv_scheme=kv_scheme)
     request = model_pb2.LoadModelRequest(model=model, return_immediately=not wait)
     if options.ByteSize():
         request.options.CopyFrom(options)

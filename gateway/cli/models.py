@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import Annotated, cast
 
+import grpc
 import typer
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-from pomona.v1 import model_pb2
+from pomona.v1 import model_pb2, server_pb2
 
 from gateway.cli import output
 from gateway.cli.connection import Connection, ServerOptions, connect
@@ -58,10 +59,10 @@ def show(
             timeout=connection.query_timeout_s,
             metadata=connection.metadata,
         ).model
-    if as_json:
-        output.emit(found, indent=2)
-    else:
-        output.facts(_facts(found))
+        if as_json:
+            output.emit(found, indent=2)
+        else:
+            output.facts((*_facts(found), *_work(_stats(connection, found))))
 
 
 def state_name(model: model_pb2.Model) -> str:
@@ -130,6 +131,33 @@ def _facts(model: model_pb2.Model) -> Iterator[tuple[str, str]]:
         yield title, _fields(message)
     for worker in model.workers:
         yield "worker", _fields(worker)
+
+
+def _stats(connection: Connection, model: model_pb2.Model) -> server_pb2.ModelStats | None:
+    """Return what the worker of a model counts; None where there is none, or a server that cannot tell."""
+    if not model.workers:
+        return None
+    request = server_pb2.GetStatsRequest(models=[model.model])
+    try:
+        response = connection.server.GetStats(request, timeout=connection.query_timeout_s, metadata=connection.metadata)
+    except grpc.RpcError as error:
+        if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return None
+        raise
+    return next(iter(response.models), None)
+
+
+def _work(stats: server_pb2.ModelStats | None) -> Iterator[tuple[str, str]]:
+    if stats is None:
+        return
+    yield "requests", f"{stats.running_requests} running, {stats.queued_requests} queued"
+    yield "tokens/s", f"{stats.prefill_tokens_per_second:.0f} prompt, {stats.decode_tokens_per_second:.0f} output"
+    yield "cache", f"{stats.used_cache_tokens} of {stats.total_cache_tokens} tokens in use"
+    if stats.cached_prompt_tokens_total:
+        found = f"{stats.cached_prompt_tokens_total} of {stats.prompt_tokens_total} prompt tokens found"
+        yield "prefix cache", f"{found}, {stats.evictions_total} blocks evicted"
+    if stats.drafted_tokens_total:
+        yield "speculation", f"{stats.accepted_draft_tokens_total} of {stats.drafted_tokens_total} guesses right"
 
 
 def _fields(message: Message) -> str:

@@ -59,14 +59,14 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, stderr: bool = False) -> None:
     """Print rows in columns."""
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers:
         grid.add_column(header, overflow="fold")
     for row in rows:
         grid.add_row(*(printable(cell) for cell in row))
-    _print(grid)
+    _print(grid, stderr=stderr)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> None:
@@ -80,13 +80,14 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     _print(grid)
 
 
-def _print(grid: Table) -> None:
+def _print(grid: Table, *, stderr: bool = False) -> None:
     """Print columns without the blanks that fill the last one."""
-    screen = console()
+    screen = console(stderr=stderr)
     with screen.capture() as capture:
         screen.print(grid)
-    sys.stdout.write("".join(f"{each.rstrip()}\n" for each in capture.get().splitlines()))
-    sys.stdout.flush()
+    stream = sys.stderr if stderr else sys.stdout
+    stream.write("".join(f"{each.rstrip()}\n" for each in capture.get().splitlines()))
+    stream.flush()
 
 
 def styled(text: str, style: str) -> None:

@@ -12,6 +12,7 @@ from pomona.v1 import model_pb2
 from gateway.admission import Admission
 from gateway.catalogue import Catalogue, CatalogueModel, is_name
 from gateway.errors import InvalidField, MalformedRequest, Violation
+from gateway.kv_scheme import KV_SCHEME_FORMS, is_kv_scheme
 from gateway.model_status import LoadOptions, ModelState, ModelStatus, WorkerPool
 from gateway.services.strict import check_range, refuse_set
 from gateway.services.views import seconds_of, view_of
@@ -21,7 +22,7 @@ MAX_PAGE = 1000
 MAX_CONTEXT_TOKENS = 16_777_216
 MAX_BATCH_ROWS = 256
 MAX_GRACE_S = 86_400
-NOT_BUILT_OPTIONS = ("kv_scheme", "experts_mode", "expert_budget_bytes", "draft_model")
+NOT_BUILT_OPTIONS = ("experts_mode", "expert_budget_bytes", "draft_model")
 NOT_BUILT_FIELDS = ("idle_ttl", "pinned", "allow_eviction")
 LOADED = frozenset({ModelState.ACTIVE, ModelState.DEGRADED, ModelState.DRAINING})
 
@@ -131,4 +132,11 @@ def _options(request: model_pb2.LoadModelRequest) -> LoadOptions:
         if request.options.HasField(name):  # pyright: ignore[reportArgumentType] - a literal for its stub
             given[name] = getattr(request.options, name)
             check_range(f"options.{name}", given[name], 1, most)
-    return LoadOptions(**given)
+    return LoadOptions(**given, kv_scheme=_kv_scheme(request.options.kv_scheme))
+
+
+def _kv_scheme(text: str) -> str | None:
+    """Return a scheme as it was asked for; None where nothing was."""
+    if text and not is_kv_scheme(text):
+        raise InvalidField((Violation("options.kv_scheme", f"must be {KV_SCHEME_FORMS}"),))
+    return text or None

@@ -9,7 +9,7 @@ from importlib import metadata
 from pomona.v1 import server_pb2
 
 from gateway.catalogue import Catalogue
-from gateway.model_status import WorkerPool
+from gateway.model_status import ModelStatus, WorkerPool
 from gateway.services.views import timestamp
 
 SCHEMA_REVISION = 1
@@ -51,9 +51,27 @@ class ServerService:
             mlx_version=_version("mlx"),
         )
 
+    async def GetStats(self, request: server_pb2.GetStatsRequest) -> server_pb2.GetStatsResponse:  # noqa: N802
+        """Return what the workers of the named models count, or of all; only those that have a worker are there."""
+        asked = {self.catalogue.resolve(name).name for name in request.models}
+        names = [model.name for model in self.catalogue.models if not asked or model.name in asked]
+        stats = (_stats(self.workers.state(name)) for name in names)
+        return server_pb2.GetStatsResponse(models=[one for one in stats if one is not None])
+
     def _device(self) -> str:
         facts = (self.workers.state(model.name).facts for model in self.catalogue.models)
         return next((one.runtime.device for one in facts if one is not None and one.runtime.device), "")
+
+
+def _stats(status: ModelStatus) -> server_pb2.ModelStats | None:
+    """Return what the last heartbeat of a model's worker counted, and how often it was started again."""
+    if status.stats is None or status.worker is None:
+        return None
+    stats = server_pb2.ModelStats()
+    stats.CopyFrom(status.stats)
+    stats.model = status.model
+    stats.restarts_total = status.worker.restart_count
+    return stats
 
 
 def _version(distribution: str) -> str:

@@ -55,6 +55,7 @@ def _add_limits(view: model_pb2.Model, model: CatalogueModel, status: ModelStatu
     if context_tokens:
         view.limits.max_context_tokens = min(context_tokens, view.limits.max_context_tokens or context_tokens)
     view.limits.max_batch_rows = status.options.max_batch_rows or model.max_batch_rows
+    view.runtime.options.kv_scheme = status.options.kv_scheme or model.kv_scheme
     view.runtime.path = model.path
 
 
@@ -66,7 +67,8 @@ def _add_process(view: model_pb2.Model, status: ModelStatus) -> None:
     del view.workers[:]
     if status.worker is not None:
         view.workers.append(_worker(status.worker))
-        view.memory.footprint_bytes = status.footprint_bytes
+        if status.stats is not None:
+            view.memory.MergeFrom(status.stats.memory)
     if status.last_used_s is not None:
         view.last_used_time.CopyFrom(timestamp(status.last_used_s))
 

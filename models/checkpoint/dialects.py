@@ -65,7 +65,7 @@ def read_float(config: Mapping[str, Any], key: str, file: str, *, default: float
 def _llama(config: dict[str, Any], file: str) -> dict[str, Any]:
     heads = read_int(config, "num_attention_heads", file, maximum=_MAX_WIDTH)
     hidden = read_int(config, "hidden_size", file, maximum=_MAX_WIDTH)
-    checked = {
+    checked: dict[str, Any] = {
         "num_attention_heads": heads,
         "hidden_size": hidden,
         "num_hidden_layers": read_int(config, "num_hidden_layers", file, maximum=_MAX_LAYERS),
@@ -81,18 +81,46 @@ def _llama(config: dict[str, Any], file: str) -> dict[str, Any]:
         raise CheckpointRejected("does not divide num_attention_heads", file=file, key="num_key_value_heads")
     if checked["head_dim"] % 2:
         raise CheckpointRejected("is odd, which rotary positions do not allow", file=file, key="head_dim")
-    _check_llama_options(config, file)
+    _check_llama_options(config, checked["num_hidden_layers"], file)
     return {**config, **checked, **_rope(config, file)}
 
 
-def _check_llama_options(config: Mapping[str, Any], file: str) -> None:
+def read_windows(raw: Mapping[str, Any], num_layers: int, file: str) -> tuple[int | None, ...]:
+    """Read how many tokens a token of each layer sees, itself among them; None: all before it.
+
+    Args:
+        raw: `layer_types` names a kind for each layer, `sliding_window` is the width of one of them.
+        num_layers: of the model.
+        file: base name of the file they come from, for errors.
+
+    Raises:
+        CheckpointRejected: a kind of layer that this build lacks, or a window without layers or the other way round.
+    """
+    window = None
+    if raw.get("sliding_window") is not None:
+        window = read_int(raw, "sliding_window", file, maximum=_MAX_WIDTH)
+    kinds = raw.get("layer_types")
+    if kinds is None:
+        if window is not None:
+            raise CheckpointRejected("is set, and no layer_types say where", file=file, key="sliding_window")
+        return (None,) * num_layers
+    if not isinstance(kinds, list) or len(cast("list[Any]", kinds)) != num_layers:
+        raise CheckpointRejected("is not a list of one word for each layer", file=file, key="layer_types")
+    windows: list[int | None] = []
+    for kind in cast("list[Any]", kinds):
+        if kind not in {"full_attention", "sliding_attention"}:
+            problem = "has a layer that is neither full_attention nor sliding_attention"
+            raise CheckpointRejected(problem, file=file, key="layer_types")
+        if kind == "sliding_attention" and window is None:
+            raise CheckpointRejected("is missing, and layers see a window", file=file, key="sliding_window")
+        windows.append(window if kind == "sliding_attention" else None)
+    return tuple(windows)
+
+
+def _check_llama_options(config: Mapping[str, Any], num_layers: int, file: str) -> None:
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise CheckpointRejected("is not silu, the only one of this architecture", file=file, key="hidden_act")
-    layer_types = config.get("layer_types")
-    if layer_types is not None and (
-        not isinstance(layer_types, list) or any(kind != "full_attention" for kind in cast("list[object]", layer_types))
-    ):
-        raise CheckpointRejected("has a layer that is not full_attention", file=file, key="layer_types")
+    read_windows(config, num_layers, file)
     for key in ("attention_bias", "mlp_bias", "rope_traditional", "tie_word_embeddings"):
         if not isinstance(config.get(key, False), bool):
             raise CheckpointRejected("is neither true nor false", file=file, key=key)

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 import mlx.core as mx
 
+from models.layers.cache import Rotation, Step
 from models.layers.quantized import QuantizedMatrix
 from models.layers.rope import RopeConfig
 
@@ -22,15 +23,13 @@ from models.layers.rope import RopeConfig
 Product = Callable[[mx.array], mx.array]
 # The same for each of several matrices.
 Products = Callable[[mx.array], list[mx.array]]
-# [B, H, T, D] to the same, positions applied.
-Rotate = Callable[[mx.array], mx.array]
 
 
 class Rotary(Protocol):
     """Rotary positions of one model."""
 
-    def at(self, offset: int, num_tokens: int) -> Rotate:
-        """Return what rotates `num_tokens` tokens, the first at position `offset`: made once a step for all layers."""
+    def at(self, step: Step) -> Rotation:
+        """Return what applies the positions of a step: made once for all its layers."""
         ...
 
 
@@ -75,16 +74,24 @@ class Arithmetic(Protocol):
         """Return the rotary positions of heads of width `head_dim`."""
         ...
 
-    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
-        """Let each of the last T positions look at itself and at what came before it.
+    @property
+    def is_paged(self) -> bool:
+        """Whether plain keys and values lie in a `models.layers.paged_cache.PagedCache`, which attends by itself."""
+        ...
+
+    def attend(
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, window: int | None = None
+    ) -> mx.array:
+        """Let each of the last T positions of a sequence look at itself and at what came before it.
 
         Args:
-            queries: [B, H, T, D].
-            keys: [B, H_kv, L, D].
-            values: [B, H_kv, L, D].
+            queries: [1, H, T, D].
+            keys: [1, H_kv, L, D].
+            values: [1, H_kv, L, D].
             scale: multiplies the scores.
+            window: a position sees itself and so many positions less one before it; None: all of them.
 
         Returns:
-            [B, T, H * D].
+            [1, T, H * D].
         """
         ...

@@ -25,7 +25,7 @@ def join_heads(x: mx.array) -> mx.array:
     return mx.reshape(mx.swapaxes(x, 1, 2), (batch, num_tokens, -1))
 
 
-def attend(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
+def attend(queries: mx.array, keys: mx.array, values: mx.array, scale: float, window: int | None = None) -> mx.array:
     """Let each of the last T positions look at itself and at what came before it.
 
     Args:
@@ -33,12 +33,25 @@ def attend(queries: mx.array, keys: mx.array, values: mx.array, scale: float) ->
         keys: [B, H_kv, L, D].
         values: [B, H_kv, L, D].
         scale: multiplies the scores.
+        window: a position sees itself and so many positions less one before it; None: all of them.
 
     Returns:
         [B, H, T, D].
     """
-    mask = "causal" if queries.shape[2] > 1 else None
+    num_queries, num_keys = queries.shape[2], keys.shape[2]
+    if window is not None and num_queries == 1:
+        keys, values, num_keys = keys[:, :, -window:], values[:, :, -window:], min(num_keys, window)
+    mask: mx.array | str | None = "causal" if num_queries > 1 else None
+    if window is not None and num_keys > window:
+        mask = _window_mask(num_queries, num_keys, window)
     return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)
+
+
+def _window_mask(num_queries: int, num_keys: int, window: int) -> mx.array:
+    """Return bool [T, L]: which keys a query sees, the last query standing at the last key."""
+    keys = mx.arange(num_keys)[None]
+    queries = mx.arange(num_keys - num_queries, num_keys)[:, None]
+    return (keys <= queries) & (keys > queries - window)
 
 
 def attend_in_parts(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:

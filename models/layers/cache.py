@@ -1,42 +1,74 @@
-"""Keys and values of the tokens that were already seen, one slot a sequence.
+"""Keys and values of the tokens that were already seen: what a model and its caller need of any cache.
 
-A step opens a slot (`begin`), each layer adds its keys and values to the open step (`Step.update`), and `commit` says
-how many of its tokens stay. Nothing here waits for the device: committing is bookkeeping, so the next step can be
-built before this one is computed.
+A step opens the slots of its rows (`begin`), each layer gives its queries, keys and values to the open step
+(`Step.attend`), and `commit` says how many tokens of each row stay. Nothing here waits for the device: committing is
+bookkeeping, so the next step can be built before this one is computed.
+
+Two kinds of cache:
+
+* `models.layers.paged_cache`: blocks in one pool, for the kernels of the CPU; sequences that begin alike share blocks.
+* `models.layers.row_cache`: arrays of their own for each row and layer, by MLX's operations, plain or packed.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import mlx.core as mx
 
+from models.blocks import Part
 from models.errors import CommitError, PlanError
 from models.step import RowPlan, StepPlan
 
-BLOCK_TOKENS = 256
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """What a cache has to know of a layer that attends.
+
+    Attributes:
+        num_heads: query heads H.
+        num_kv_heads: heads H_kv of keys and values; each serves H / H_kv query heads.
+        head_dim: width D of a head.
+        scale: multiplies the scores.
+        window: a token sees itself and so many tokens less one before it; None: all before it.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A slot's state at one moment, valid for any slot of the same cache.
-
-    It shares the slot's arrays, which are never changed under it: the slot's next write copies them.
+class Span:
+    """Where a row stands in its step.
 
     Attributes:
-        length: tokens it holds.
-        keys: for each layer [1, H_kv, capacity, D].
-        values: the same for the values.
+        first: number of its first token among the step's.
+        count: how many tokens it has.
+        start: position of the first in its sequence.
     """
 
-    length: int
-    keys: tuple[mx.array, ...]
-    values: tuple[mx.array, ...]
+    first: int
+    count: int
+    start: int
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays it keeps alive."""
-        return sum(array.nbytes for array in (*self.keys, *self.values))
+
+class Rotation(Protocol):
+    """Rotary positions of the tokens of one step, made once for all layers that agree on them."""
+
+    def rotate(self, x: mx.array, span: Span) -> mx.array:
+        """Turn one row's heads [1, H, T, D]."""
+        ...
+
+    def rotate_each(self, x: mx.array) -> mx.array:
+        """Turn heads [N, H, 1, D] of a step whose rows have one token each."""
+        ...
 
 
 class Step:
@@ -44,177 +76,171 @@ class Step:
 
     Attributes:
         plan: what this step computes.
-        tokens: int32 [B, T].
-        offset: position of the first token.
+        tokens: int32 [1, N], the rows' one behind the other.
+        spans: where each row stands.
     """
 
-    def __init__(self, plan: StepPlan, tokens: mx.array, slot: _Slot) -> None:
+    def __init__(self, plan: StepPlan, tokens: mx.array) -> None:
         self.plan = plan
         self.tokens = tokens
-        self.offset = slot.length
-        self._slot = slot
+        self.spans = _spans(plan)
 
-    def update(self, layer_index: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Add a layer's keys and values, and return all of that layer up to and including them.
+    @cached_property
+    def positions(self) -> mx.array:
+        """The position of each token in its sequence; int32 [N]."""
+        numbers = [position for span in self.spans for position in range(span.start, span.start + span.count)]
+        return mx.array(numbers, dtype=mx.int32)
+
+    @abstractmethod
+    def attend(
+        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
+    ) -> mx.array:
+        """Store a layer's keys and values, and let each token look at itself and at what came before it in its row.
 
         Args:
             layer_index: which layer.
-            keys: [B, H_kv, T, D], positions applied.
-            values: [B, H_kv, T, D].
+            queries: [1, N, H * D], without positions.
+            keys: [1, N, H_kv * D], without positions.
+            values: [1, N, H_kv * D].
+            rotation: applies positions to queries and keys; None: the layer has none.
 
         Returns:
-            Keys and values, each [B, H_kv, L, D] with L = offset + T.
+            [1, N, H * D].
 
         Raises:
-            PlanError: the step was committed or its slot was released or restored.
+            PlanError: the step is no longer open.
         """
-        slot = self._slot
-        if slot.open_step is not self:
-            raise PlanError(slot.index, "the step is no longer open")
-        end = self.offset + keys.shape[2]
-        # In place where nothing else holds the buffer: no snapshot, and no step that is still computed.
-        slot.keys[layer_index][:, :, self.offset : end] = keys
-        slot.values[layer_index][:, :, self.offset : end] = values
-        if end == slot.capacity:
-            return slot.keys[layer_index], slot.values[layer_index]
-        return slot.keys[layer_index][:, :, :end], slot.values[layer_index][:, :, :end]
+
+    @abstractmethod
+    def state(self) -> list[mx.array]:
+        """Return arrays to evaluate, so that everything this step wrote is computed."""
 
     def select(self, hidden: mx.array) -> mx.array:
         """Keep the positions whose logits the plan asks for.
 
         Args:
-            hidden: [B, T, E].
+            hidden: [1, N, E].
 
         Returns:
-            [B, N, E], N the number of positions asked for; `hidden` itself where that is all of them.
+            [1, M, E], M the number of positions asked for, in the order of rows; `hidden` itself where that is all.
         """
-        wanted = self.plan.rows[0].logits_at
-        num_tokens = hidden.shape[1]
-        if len(wanted) == num_tokens:
+        rows = zip(self.spans, self.plan.rows, strict=True)
+        wanted = [span.first + offset for span, row in rows for offset in row.logits_at]
+        if len(wanted) == hidden.shape[1]:
             return hidden
         if len(wanted) == 1:
-            return hidden[:, wanted[0] : wanted[0] + 1]  # [B, T, E] -> [B, 1, E]
-        return hidden[:, mx.array(wanted, dtype=mx.int32)]  # [B, T, E] -> [B, N, E]
-
-    def state(self) -> list[mx.array]:
-        """Return the arrays to evaluate so that everything this step wrote is computed."""
-        return [*self._slot.keys, *self._slot.values]
+            return hidden[:, wanted[0] : wanted[0] + 1]  # [1, N, E] -> [1, 1, E]
+        return hidden[:, mx.array(wanted, dtype=mx.int32)]  # [1, N, E] -> [1, M, E]
 
 
-class KVCache:
-    """Room for a fixed number of sequences, each growing in blocks of 256 tokens.
-
-    This version computes one row a step; the verbs are those that many rows need.
-    """
-
-    def __init__(self, num_layers: int, num_slots: int, kv_heads: int, head_dim: int, dtype: mx.Dtype) -> None:
-        """Make empty slots; nothing is allocated yet."""
-        self._shape = (1, kv_heads, BLOCK_TOKENS, head_dim)
-        self._num_layers = num_layers
-        self._dtype = dtype
-        self._slots = [_Slot(index) for index in range(num_slots)]
+class Cache(Protocol):
+    """Room for a fixed number of sequences, one a slot."""
 
     @property
     def num_slots(self) -> int:
         """How many sequences fit."""
-        return len(self._slots)
+        ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all slots hold together, without snapshots."""
-        return sum(array.nbytes for slot in self._slots for array in (*slot.keys, *slot.values))
+        """Bytes that slots and parts hold now."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for caches that read each other's parts, for models of one revision."""
+        ...
+
+    @property
+    def can_reject(self) -> bool:
+        """Whether a commit may accept fewer tokens than its step had: no layer's state is a sum that forgets."""
+        ...
 
     def length(self, slot: int) -> int:
         """Return how many tokens are committed in a slot."""
-        return self._slot(slot).length
+        ...
+
+    def reserve(self, slot: int, num_tokens: int) -> bool:
+        """Promise a slot room for so many tokens; False, and nothing is changed, where there is too little."""
+        ...
 
     def begin(self, plan: StepPlan, device_tokens: mx.array | None = None) -> Step:
-        """Open a step: check it against its slot and make room.
+        """Open a step: check it against its slots and make room.
 
         Args:
-            plan: exactly one row in this version.
-            device_tokens: integers [B] or [B, 1], one a row in the order of the plan; read for rows without
-                `token_ids`.
-
-        Returns:
-            What the layers read.
+            plan: one row a slot.
+            device_tokens: integers [R], one for each row of the plan that has no `token_ids`, in their order.
 
         Raises:
-            PlanError: more than one row, no tokens, a start that is not the slot's length, a slot with an open step,
-                `logits_at` outside the row, or no device tokens where they are needed.
+            PlanError: no rows, a slot twice, a row without tokens, a start that is not the slot's length, a slot with
+                an open step, `logits_at` outside the row, or no device tokens where they are needed.
+            BlocksExhausted: there is no room that was not promised to others.
         """
-        if len(plan.rows) != 1:
-            raise PlanError(-1, f"a step has one row in this version, not {len(plan.rows)}")
-        row = plan.rows[0]
-        slot = self._slot(row.slot)
-        slot.check(row)
-        tokens = _tokens_of(row, device_tokens)
-        self._grow(slot, row.start + row.num_tokens)
-        step = Step(plan, tokens, slot)
-        slot.open_step = step
-        return step
+        ...
 
     def commit(self, slot: int, accepted: int) -> None:
-        """Close the slot's open step; its first `accepted` tokens stay and the rest are dropped.
+        """Close the slot's part of its open step; its first `accepted` tokens stay and the rest are dropped.
 
         Raises:
             CommitError: no step is open, or `accepted` is not between 0 and its number of tokens.
         """
-        self._slot(slot).commit(accepted)
+        ...
 
-    def snapshot(self, slot: int) -> Snapshot:
-        """Return the slot's committed state; an open step is no part of it."""
-        held = self._slot(slot)
-        return Snapshot(held.length, tuple(_share(held.keys)), tuple(_share(held.values)))
+    def share(self, slot: int, first_block: int = 0) -> list[Part]:
+        """Return parts of the slot's full blocks of committed tokens from `first_block` on."""
+        ...
 
-    def restore(self, slot: int, snapshot: Snapshot) -> None:
-        """Put a slot into the state of `snapshot`, dropping what it held and any open step."""
-        held = self._slot(slot)
-        held.clear()
-        held.length = snapshot.length
-        held.keys.extend(_share(snapshot.keys))
-        held.values.extend(_share(snapshot.values))
+    def usable(self, parts: Sequence[Part]) -> int:
+        """Return how many of a sequence's first parts can be adopted together."""
+        ...
+
+    def adopt(self, slot: int, parts: Sequence[Part]) -> None:
+        """Put an empty slot behind the tokens of a sequence's first parts, which stay whose they are.
+
+        Raises:
+            PlanError: the slot is not empty.
+        """
+        ...
 
     def release(self, slot: int) -> None:
-        """Empty a slot and give its memory back."""
-        self._slot(slot).clear()
+        """Empty a slot, give its memory back and forget what it was promised."""
+        ...
 
-    def _slot(self, index: int) -> _Slot:
-        if not 0 <= index < len(self._slots):
-            raise PlanError(index, f"there are {len(self._slots)} slots")
-        return self._slots[index]
+    def trim(self) -> None:
+        """Give memory back to the system that nobody holds: for idle moments."""
+        ...
 
-    def _grow(self, slot: _Slot, length: int) -> None:
-        missing = length - slot.capacity
-        if missing <= 0:
-            return
-        batch, heads, _, width = self._shape
-        room = -(-missing // BLOCK_TOKENS) * BLOCK_TOKENS
-        if not slot.keys:
-            shape = (batch, heads, room, width)
-            slot.keys.extend(mx.zeros(shape, self._dtype) for _ in range(self._num_layers))
-            slot.values.extend(mx.zeros(shape, self._dtype) for _ in range(self._num_layers))
-            return
-        empty = mx.zeros((batch, heads, room, width), self._dtype)
-        for buffers in (slot.keys, slot.values):
-            buffers[:] = [mx.concatenate([buffer, empty], axis=2) for buffer in buffers]
+    def write(self, part: Part) -> bytes:
+        """Return what a part holds, once it is computed."""
+        ...
+
+    def read(self, data: bytes) -> Part | None:
+        """Return a part that holds what `write` returned, here or in another process; None: there is no room.
+
+        Raises:
+            BytesRejected: the bytes are not those of a part of such a cache.
+        """
+        ...
 
 
-class _Slot:
-    """One sequence's arrays; [1, H_kv, capacity, D] for each layer."""
+@dataclass(slots=True)
+class SlotState:
+    """What every cache knows of a slot.
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.length = 0
-        self.open_step: Step | None = None
-        self.keys: list[mx.array] = []
-        self.values: list[mx.array] = []
+    Attributes:
+        index: its number.
+        length: committed tokens.
+        open_step: the step that has not been committed.
+        open_tokens: how many tokens it adds.
+    """
 
-    @property
-    def capacity(self) -> int:
-        return self.keys[0].shape[2] if self.keys else 0
+    index: int
+    length: int = 0
+    open_step: Step | None = None
+    open_tokens: int = 0
 
     def check(self, row: RowPlan) -> None:
+        """Raise `PlanError` where a row cannot be its next."""
         if self.open_step is not None:
             raise PlanError(self.index, "a step is open")
         if row.start != self.length:
@@ -224,34 +250,62 @@ class _Slot:
         if any(not 0 <= offset < row.num_tokens for offset in row.logits_at):
             raise PlanError(self.index, "logits are asked for outside the step")
 
-    def commit(self, accepted: int) -> None:
+    def open(self, step: Step, num_tokens: int) -> None:
+        """Note the step that adds tokens."""
+        self.open_step, self.open_tokens = step, num_tokens
+
+    def close(self, accepted: int) -> int:
+        """Commit the open step and return how many of its tokens were not accepted.
+
+        Raises:
+            CommitError: no step is open, or it has fewer tokens.
+        """
         if self.open_step is None:
             raise CommitError(self.index, "no step is open")
-        num_tokens = self.open_step.plan.rows[0].num_tokens
-        if not 0 <= accepted <= num_tokens:
-            raise CommitError(self.index, f"{accepted} tokens of a step of {num_tokens} are accepted")
+        if not 0 <= accepted <= self.open_tokens:
+            raise CommitError(self.index, f"{accepted} tokens of a step of {self.open_tokens} are accepted")
         self.length += accepted
         self.open_step = None
-
-    def clear(self) -> None:
-        self.length = 0
-        self.open_step = None
-        self.keys.clear()
-        self.values.clear()
+        return self.open_tokens - accepted
 
 
-def _tokens_of(row: RowPlan, device_tokens: mx.array | None) -> mx.array:
-    """Return int32 [1, T]."""
-    if row.token_ids is not None:
-        return mx.array([row.token_ids], dtype=mx.int32)
-    if device_tokens is None or device_tokens.size != 1:
-        raise PlanError(row.slot, "the step needs one token from the device")
-    return mx.reshape(device_tokens, (1, 1)).astype(mx.int32)
+def check_rows(plan: StepPlan) -> None:
+    """Raise `PlanError` where a plan has no rows, or two for one slot."""
+    if not plan.rows:
+        raise PlanError(-1, "the step has no rows")
+    if len({row.slot for row in plan.rows}) < len(plan.rows):
+        raise PlanError(-1, "the step has two rows for one slot")
 
 
-def _share(buffers: list[mx.array] | tuple[mx.array, ...]) -> list[mx.array]:
-    """Return other array objects on the same memory.
+def tokens_of(plan: StepPlan, device_tokens: mx.array | None) -> mx.array:
+    """Return int32 [1, N]: the tokens of all rows, those that the plan does not know from the device.
 
-    Writing to an array object by index changes what that object stands for, so two owners need two objects.
+    Raises:
+        PlanError: there is not one device token for each row that needs one.
     """
-    return [buffer[...] for buffer in buffers]
+    waiting = [row for row in plan.rows if row.token_ids is None]
+    if not waiting:
+        return mx.array([[token for row in plan.rows for token in row.token_ids or ()]], dtype=mx.int32)
+    if device_tokens is None or device_tokens.size != len(waiting):
+        raise PlanError(waiting[0].slot, f"the step needs {len(waiting)} tokens from the device")
+    device_tokens = mx.reshape(device_tokens, (1, -1)).astype(mx.int32)
+    if len(waiting) == len(plan.rows):
+        return device_tokens
+    parts: list[mx.array] = []
+    taken = 0
+    for row in plan.rows:
+        if row.token_ids is None:
+            parts.append(device_tokens[:, taken : taken + 1])
+            taken += 1
+        else:
+            parts.append(mx.array([row.token_ids], dtype=mx.int32))
+    return mx.concatenate(parts, axis=1)
+
+
+def _spans(plan: StepPlan) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    first = 0
+    for row in plan.rows:
+        spans.append(Span(first, row.num_tokens, row.start))
+        first += row.num_tokens
+    return tuple(spans)

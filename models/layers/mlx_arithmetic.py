@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 import mlx.core as mx
 
-from models.layers.arithmetic import Product, Products, Rotate
+from models.layers.arithmetic import Product, Products
 from models.layers.attention import attend, attend_in_parts, join_heads
+from models.layers.cache import Span, Step
 from models.layers.quantized import QuantizedMatrix
 from models.layers.rope import RopeConfig, frequencies
 
@@ -22,6 +23,7 @@ class MlxArithmetic:
 
     name: Literal["mlx"] = "mlx"
     keeps_scales = False
+    is_paged = False
 
     def __init__(self) -> None:
         # One kernel, as in mlx-lm: it rounds otherwise than separate operations.
@@ -61,9 +63,11 @@ class MlxArithmetic:
         """Return the rotary positions of heads of width `head_dim`."""
         return MlxRotary(head_dim, config)
 
-    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
-        """Return [B, T, H * D]."""
-        return join_heads(attend(queries, keys, values, scale))
+    def attend(
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, window: int | None = None
+    ) -> mx.array:
+        """Return [1, T, H * D]."""
+        return join_heads(attend(queries, keys, values, scale, window))
 
 
 class MlxCpuArithmetic(MlxArithmetic):
@@ -90,8 +94,12 @@ class MlxCpuArithmetic(MlxArithmetic):
         # and the quotient the zero that silu tends to.
         return gate * up / (1 + mx.exp(-gate))
 
-    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
-        """Return [B, T, H * D]."""
+    def attend(
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, window: int | None = None
+    ) -> mx.array:
+        """Return [1, T, H * D]."""
+        if window is not None and keys.shape[2] > window:
+            return super().attend(queries, keys, values, scale, window)
         return join_heads(attend_in_parts(queries, keys, values, scale))
 
 
@@ -109,9 +117,25 @@ class MlxRotary:
             freqs=frequencies(head_dim, config) if is_stretched else None,
         )
 
-    def at(self, offset: int, num_tokens: int) -> Rotate:  # noqa: ARG002 (the operation counts them itself)
-        """Return what rotates tokens of which the first has position `offset`."""
-        return partial(self._rope, offset=offset)
+    def at(self, step: Step) -> MlxRotation:
+        """Return what rotates the tokens of a step."""
+        return MlxRotation(self._rope, step)
+
+
+class MlxRotation:
+    """The rotary positions of one step."""
+
+    def __init__(self, rope: Callable[..., mx.array], step: Step) -> None:
+        self._rope = rope
+        self._step = step
+
+    def rotate(self, x: mx.array, span: Span) -> mx.array:
+        """Turn one row's heads [1, H, T, D]."""
+        return self._rope(x, offset=span.start)
+
+    def rotate_each(self, x: mx.array) -> mx.array:
+        """Turn heads [N, H, 1, D] of a step whose rows have one token each."""
+        return self._rope(x, offset=self._step.positions)
 
 
 def _sigmoid_gate(gate: mx.array, up: mx.array) -> mx.array:

@@ -1,22 +1,23 @@
 """Kernels of our own on the CPU.
 
 What they give for a row depends on that row alone, whatever rows come with it and however many threads share the work.
-So do the operations of MLX that remain between them: sums of two arrays, and positions by neighbours.
+So do the operations of MLX that remain between them: sums of two arrays.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 import mlx.core as mx
 
-from models.layers.arithmetic import Product, Products, Rotary, Rotate
-from models.layers.mlx_arithmetic import MlxRotary
+from models.layers.arithmetic import Product, Products
+from models.layers.attention import attend as attend_within
+from models.layers.attention import join_heads
+from models.layers.cache import Step
 from models.layers.quantized import QuantizedMatrix
-from models.layers.rope import RopeConfig, frequencies
+from models.layers.rope import Angles, RopeConfig, frequencies
 from native import kernels
 
 
@@ -25,6 +26,7 @@ class NativeArithmetic:
 
     name: Literal["native"] = "native"
     keeps_scales = True
+    is_paged = True
 
     def product(self, matrix: QuantizedMatrix) -> Product:
         """Return what multiplies with the transposed matrix."""
@@ -70,15 +72,18 @@ class NativeArithmetic:
         """Scale the last axis to root mean square 1, then by `weight`."""
         return kernels.rms_norm(x, weight, eps)
 
-    def rotary(self, head_dim: int, config: RopeConfig) -> Rotary:
+    def rotary(self, head_dim: int, config: RopeConfig) -> NativeRotary:
         """Return the rotary positions of heads of width `head_dim`."""
-        # No kernel rotates neighbours, which few checkpoints do.
-        return MlxRotary(head_dim, config) if config.traditional else NativeRotary(head_dim, config)
+        return NativeRotary(head_dim, config)
 
-    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
-        """Return [B, T, H * D]."""
+    def attend(
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, window: int | None = None
+    ) -> mx.array:
+        """Return [1, T, H * D]; a window that hides something is left to MLX, whose bits depend on T."""
+        if window is not None and keys.shape[2] > window:
+            return join_heads(attend_within(queries, keys, values, scale, window))
         mixed = kernels.attention(queries, keys, values, scale, is_causal=True)
-        return mx.flatten(mixed, 2)  # [B, T, H, D] -> [B, T, H * D]
+        return mx.flatten(mixed, 2)  # [1, T, H, D] -> [1, T, H * D]
 
 
 class NativeRotary:
@@ -91,14 +96,15 @@ class NativeRotary:
             else _angles_of_a_token(head_dim, config.theta)
         )
         self._position_scale = config.position_scale
+        self._is_interleaved = config.traditional
 
-    def at(self, offset: int, num_tokens: int) -> Rotate:
-        """Return what rotates `num_tokens` tokens, the first at position `offset`."""
-        positions = mx.arange(offset, offset + num_tokens, dtype=mx.float32)
+    def at(self, step: Step) -> Angles:
+        """Return the angles of a step's tokens."""
+        positions = step.positions.astype(mx.float32)
         if self._position_scale != 1:
             positions = positions * self._position_scale
-        angles = positions[:, None] * self._angles  # [T] -> [T, D / 2]
-        return partial(kernels.rotate, cosines=mx.cos(angles), sines=mx.sin(angles))
+        angles = positions[:, None] * self._angles  # [N] -> [N, D / 2]
+        return Angles(mx.cos(angles), mx.sin(angles), self._is_interleaved)
 
 
 def _angles_of_a_token(head_dim: int, theta: float) -> mx.array:

@@ -15,6 +15,8 @@ import mlx.core as mx
 
 from models.checkpoint.dialects import read_float
 from models.checkpoint.errors import CheckpointRejected
+from models.layers.cache import Span
+from native import kernels
 
 _KINDS = ("default", "linear", "llama3")
 
@@ -75,6 +77,35 @@ class RopeConfig:
             read_float(numbers, "rope_scaling.original_max_position_embeddings", file, default=8192.0),
             traditional,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Angles:
+    """Positions of the tokens of one step as angles, for the kernels of the CPU.
+
+    Attributes:
+        cosines: float32 [N, D / 2]; None: no positions.
+        sines: the same.
+        is_interleaved: whether neighbours are rotated against each other instead of halves.
+    """
+
+    cosines: mx.array | None
+    sines: mx.array | None
+    is_interleaved: bool = False
+
+    def rotate(self, x: mx.array, span: Span) -> mx.array:
+        """Turn one row's heads [1, H, T, D]."""
+        if self.cosines is None or self.sines is None:
+            return x
+        tokens = slice(span.first, span.first + span.count)
+        return kernels.rotate(x, self.cosines[tokens], self.sines[tokens], interleaved=self.is_interleaved)
+
+    def rotate_each(self, x: mx.array) -> mx.array:
+        """Turn heads [N, H, 1, D] of a step whose rows have one token each."""
+        if self.cosines is None or self.sines is None:
+            return x
+        # [N, D / 2] -> [N, 1, D / 2]: a batch for each row
+        return kernels.rotate(x, self.cosines[:, None], self.sines[:, None], interleaved=self.is_interleaved)
 
 
 def frequencies(head_dim: int, config: RopeConfig) -> mx.array:

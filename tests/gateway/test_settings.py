@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from gateway.catalogue import CatalogueModel
 from gateway.settings import ModelSettings, Settings, SettingsError, load_settings
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "pomona.toml"
@@ -84,6 +86,34 @@ def test_a_relative_checkpoint_starts_at_the_current_folder(tmp_path: Path, monk
     assert settings.models[0].checkpoint == tmp_path / "m" / "a"
 
 
+def test_the_catalogue_takes_every_setting_of_a_model() -> None:
+    settings = ModelSettings(name="a", checkpoint=Path("/a"), aliases=("b",), kv_scheme="config", kv_bytes=1 << 30)
+    entry = CatalogueModel(**settings.model_dump())
+    assert asdict(entry) == settings.model_dump()
+    assert asdict(CatalogueModel("a", Path("/a"))) == ModelSettings(name="a", checkpoint=Path("/a")).model_dump()
+
+
+@pytest.mark.parametrize("scheme", ["none", "8", "4", "config", "turbo", "turbo:k8v3", "turbo:k3v99"])
+def test_a_scheme_of_keys_and_values_is_taken_as_it_is_spelled(scheme: str) -> None:
+    settings = load_settings(None, {"models": [{"name": "a", "checkpoint": "/a", "kv_scheme": scheme}]})
+    assert settings.models[0].kv_scheme == scheme
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    ["", "6", "16", "Turbo", "turbo:", "turbo:k8", "turbo:v3k8", "turbo:k-8v3", "turbo:k8v3\n", "turbo:k٨v3", 8],
+)
+def test_another_spelling_of_a_scheme_is_refused(scheme: object) -> None:
+    with pytest.raises(SettingsError, match=r"models\.0\.kv_scheme"):
+        load_settings(None, {"models": [{"name": "a", "checkpoint": "/a", "kv_scheme": scheme}]})
+
+
+def test_a_relative_prefix_folder_starts_at_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POMONA_WORKER__PREFIX_CACHE_FOLDER", "kept/prefixes")
+    assert load_settings().worker.prefix_cache_folder == tmp_path / "kept" / "prefixes"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -92,6 +122,9 @@ def test_a_relative_checkpoint_starts_at_the_current_folder(tmp_path: Path, monk
         ("[[models]]\nname = 'a'\ncheckpoint = '/a'\nfolder = 'x'", "models.0.folder"),
         ("[limits]\nmax_requests = 0", "limits.max_requests"),
         ("[limits]\nmax_requests = 'many'", "limits.max_requests"),
+        ("[worker]\nprefix_cache_bytes = -1", "worker.prefix_cache_bytes"),
+        ("[worker]\nprefix_cache_folder_bytes = 0", "worker.prefix_cache_folder_bytes"),
+        ("[[models]]\nname = 'a'\ncheckpoint = '/a'\nkv_bytes = 1000", "models.0.kv_bytes"),
         ("[[models]]\nname = 'a'", "models.0.checkpoint"),
         ("models = 3", "models"),
         ("models = [3]", "models.0"),

@@ -8,7 +8,7 @@ from pomona.v1 import model_pb2
 from gateway.catalogue import Catalogue, CatalogueModel
 from gateway.lifecycle import Event, Ready
 from gateway.model_status import LoadOptions
-from gateway.settings import Settings
+from gateway.settings import Settings, WorkerDefaults
 from gateway.sockets import SocketFolder
 from gateway.worker_starter import WorkerStarter, worker_environment
 from tests.support.scripted import events_in, fake_worker_command, write_script
@@ -19,13 +19,16 @@ async def describe(_: CatalogueModel) -> model_pb2.Model:
     return model_pb2.Model()
 
 
-async def told(folder: Path, options: LoadOptions, **model: Any) -> dict[str, Any]:
+async def told(
+    folder: Path, options: LoadOptions, worker: WorkerDefaults | None = None, **model: Any
+) -> dict[str, Any]:
     """Start a worker with these options and return the settings that it was given."""
+    told_all = Settings(worker=worker or WorkerDefaults())
     events: list[Event] = []
     sockets = SocketFolder()
     catalogue = Catalogue([CatalogueModel("m", write_script(folder), **model)], describe)
     log = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
-    supervisor = WorkerStarter(catalogue, Settings(), sockets, fake_worker_command(), log).start(
+    supervisor = WorkerStarter(catalogue, told_all, sockets, fake_worker_command(), log).start(
         "m", options, events.append
     )
     await eventually(lambda: any(isinstance(event, Ready) for event in events))
@@ -43,18 +46,26 @@ async def test_a_worker_is_told_what_the_settings_say(tmp_path: Path) -> None:
     assert (settings["prefill_chunk_tokens"], settings["outbox_bytes"]) == (512, 256 * 1024)
     assert (settings["max_request_bytes"], settings["log_level"]) == (16 * 1024 * 1024, "info")
     assert settings["cpu_kernels"] is True
+    assert (settings["kv_scheme"], settings["kv_bytes"]) == ("none", None)
+    assert (settings["prefix_cache_bytes"], settings["prefix_cache_folder_bytes"]) == (512 << 20, 8 << 30)
+    assert settings["prefix_cache_folder"] is None
 
 
 async def test_options_of_a_load_win_over_the_settings(tmp_path: Path) -> None:
-    settings = await told(tmp_path, LoadOptions(512, 1), context_tokens=2048, max_batch_rows=3)
+    options = LoadOptions(512, 1, "turbo")
+    settings = await told(tmp_path, options, context_tokens=2048, max_batch_rows=3, kv_scheme="8", kv_bytes=1 << 20)
     assert (settings["context_tokens"], settings["max_batch_rows"]) == (512, 1)
+    assert (settings["kv_scheme"], settings["kv_bytes"]) == ("turbo", 1 << 20)
 
 
 async def test_a_real_worker_understands_every_setting(tmp_path: Path) -> None:
     from worker.settings import WorkerSettings
 
-    settings = await told(tmp_path, LoadOptions())
-    assert WorkerSettings.from_json(json.dumps(settings).encode()).model == "m"
+    worker = WorkerDefaults(prefix_cache_folder=tmp_path / "prefixes", prefix_cache_bytes=0)
+    settings = await told(tmp_path, LoadOptions(), worker, kv_scheme="4")
+    understood = WorkerSettings.from_json(json.dumps(settings).encode())
+    assert (understood.model, understood.kv_scheme, understood.prefix_cache_bytes) == ("m", "4", 0)
+    assert understood.prefix_cache_folder == str(tmp_path / "prefixes")
 
 
 def test_a_worker_sees_little_of_the_environment() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import mlx.core as mx
 import numpy as np
 
-from models.layers.cache import KVCache
+from models.layers.cache import Cache
 from models.registry import LoadedModel
 from models.step import NumericPath, RowPlan, StepPlan
 
@@ -16,7 +16,7 @@ Choices = list[tuple[int, mx.array]]
 
 def step_logits(
     loaded: LoadedModel,
-    cache: KVCache,
+    cache: Cache,
     token_ids: tuple[int, ...],
     logits_at: tuple[int, ...] | None = None,
     slot: int = 0,
@@ -34,7 +34,7 @@ def step_logits(
     return logits
 
 
-def prefill(loaded: LoadedModel, cache: KVCache, prompt: Sequence[int], chunk_tokens: int, slot: int = 0) -> mx.array:
+def prefill(loaded: LoadedModel, cache: Cache, prompt: Sequence[int], chunk_tokens: int, slot: int = 0) -> mx.array:
     """Add a prompt and return the logits [V] after it, in the chunks of the model's path."""
     last = 1 if loaded.path is NumericPath.REFERENCE else min(chunk_tokens, len(prompt))
     inner = len(prompt) - last
@@ -44,10 +44,10 @@ def prefill(loaded: LoadedModel, cache: KVCache, prompt: Sequence[int], chunk_to
 
 
 def greedy(
-    loaded: LoadedModel, prompt: Sequence[int], num_tokens: int, *, cache: KVCache | None = None, slot: int = 0
+    loaded: LoadedModel, prompt: Sequence[int], num_tokens: int, *, cache: Cache | None = None, slot: int = 0
 ) -> Iterator[tuple[int, mx.array]]:
     """Yield each token with the logits [V] that it is the largest of."""
-    cache = loaded.model.make_cache(1) if cache is None else cache
+    cache = loaded.make_cache(1) if cache is None else cache
     logits = prefill(loaded, cache, prompt, REFERENCE_CHUNK_TOKENS, slot)
     for _ in range(num_tokens):
         token = int(np.argmax(np.array(logits)))

@@ -13,7 +13,7 @@ from models.registry import LoadedModel, load
 from models.step import NumericPath, RowPlan, StepPlan
 from native import kernels
 from tests.models.stepping import REFERENCE_CHUNK_TOKENS, prefill, step_logits
-from tests.models.variants import VARIANTS
+from tests.models.variants import VARIANTS, WINDOWED
 from tests.support.smollm2 import smollm2_path
 from tests.support.tiny_models import write_llama
 
@@ -27,6 +27,7 @@ PACKED: dict[str, dict[str, Any]] = {
 }
 PACKED["4-bit rope linear"] = {**PACKED["4-bit"], **VARIANTS["rope linear"]}
 PACKED["4-bit rope llama3"] = {**PACKED["4-bit"], **VARIANTS["rope llama3"]}
+PACKED["4-bit window"] = WINDOWED["4-bit window"]
 PACKED["4-bit rope of neighbours"] = {**PACKED["4-bit"], **VARIANTS["rope of neighbours"]}
 PROMPT = [int(token) for token in np.random.default_rng(11).integers(0, 256, 300)]
 
@@ -40,18 +41,18 @@ def threads_as_before() -> Iterator[None]:
 
 def load_fast(path: Path) -> LoadedModel:
     loaded = load(open_checkpoint(path), NumericPath.FAST, lambda _: None)
-    assert loaded.arithmetic == "native"
+    assert loaded.arithmetic.name == "native"
     return loaded
 
 
 def whole(loaded: LoadedModel, tokens: Sequence[int]) -> mx.array:
     """Return the logits [T, V] at every position, computed in one step."""
-    return step_logits(loaded, loaded.model.make_cache(1), tuple(tokens), tuple(range(len(tokens))))
+    return step_logits(loaded, loaded.make_cache(1), tuple(tokens), tuple(range(len(tokens))))
 
 
 def in_chunks(loaded: LoadedModel, tokens: Sequence[int], size: int) -> mx.array:
     """Return the same, computed in several steps."""
-    cache, parts = loaded.model.make_cache(1), list[mx.array]()
+    cache, parts = loaded.make_cache(1), list[mx.array]()
     for start in range(0, len(tokens), size):
         chunk = tuple(tokens[start : start + size])
         parts.append(step_logits(loaded, cache, chunk, tuple(range(len(chunk)))))
@@ -66,15 +67,42 @@ def test_logits_have_the_same_bits_in_chunks_of_any_size(tmp_path: Path, variant
         assert mx.array_equal(in_chunks(loaded, PROMPT, size), expected), f"chunks of {size}"
 
 
-def test_hidden_states_have_the_same_bits_behind_a_restored_prefix(tmp_path: Path) -> None:
+def test_hidden_states_have_the_same_bits_behind_an_adopted_prefix(tmp_path: Path) -> None:
     loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
-    cache = loaded.model.make_cache(2)
+    cache = loaded.make_cache(2)
     step_logits(loaded, cache, tuple(PROMPT[:270]), ())
-    cache.restore(1, cache.snapshot(0))
-    step = cache.begin(StepPlan((RowPlan(1, tuple(PROMPT[270:]), 270, ()),)))
+    cache.adopt(1, cache.share(0))
+    assert cache.length(1) == 256
+    step = cache.begin(StepPlan((RowPlan(1, tuple(PROMPT[256:]), 256, ()),)))
     cached = loaded.model.hidden(step)
-    cold = loaded.model.hidden(loaded.model.make_cache(1).begin(StepPlan((RowPlan(0, tuple(PROMPT), 0, ()),))))
-    assert mx.array_equal(cached, cold[:, 270:])
+    cold = loaded.model.hidden(loaded.make_cache(1).begin(StepPlan((RowPlan(0, tuple(PROMPT), 0, ()),))))
+    assert mx.array_equal(cached, cold[:, 256:])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_row_has_the_same_bits_alone_and_among_others(tmp_path: Path, seed: int) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
+    random = np.random.default_rng(seed)
+    prompts = [[int(token) for token in random.integers(0, 256, random.integers(4, 120))] for _ in range(5)]
+    alone = [whole(loaded, prompt) for prompt in prompts]
+    cache, done = loaded.make_cache(len(prompts)), [0] * len(prompts)
+    while any(done[row] < len(prompts[row]) for row in range(len(prompts))):
+        # Each step: some of the rows, each with some of its tokens, in any order.
+        left = [row for row in range(len(prompts)) if done[row] < len(prompts[row])]
+        chosen = [int(row) for row in random.permutation(left)[: random.integers(1, len(left) + 1)]]
+        sizes = [int(random.integers(1, min(40, len(prompts[row]) - done[row]) + 1)) for row in chosen]
+        chunks = [tuple(prompts[row][done[row] : done[row] + size]) for row, size in zip(chosen, sizes, strict=True)]
+        plans = [
+            RowPlan(row, chunk, done[row], tuple(range(len(chunk)))) for row, chunk in zip(chosen, chunks, strict=True)
+        ]
+        step = cache.begin(StepPlan(tuple(plans)))
+        logits = loaded.model.head(step.select(loaded.model.hidden(step)))[0]
+        for row, span in zip(chosen, step.spans, strict=True):
+            found = logits[span.first : span.first + span.count]
+            expected = alone[row][span.start : span.start + span.count]
+            assert mx.array_equal(found, expected), f"seed {seed}, row {row}, from {span.start}"
+            cache.commit(row, span.count)
+            done[row] += span.count
 
 
 def test_logits_have_the_same_bits_wherever_a_row_stands_in_a_step(tmp_path: Path) -> None:
@@ -100,8 +128,8 @@ def test_logits_have_the_same_bits_with_any_number_of_threads(tmp_path: Path) ->
 def test_a_real_model_has_the_same_bits_however_its_prompt_is_computed() -> None:
     loaded = load_fast(smollm2_path())
     prompt = [(index * 7919 + 13) % 49152 for index in range(160)]
-    expected = prefill(loaded, loaded.model.make_cache(1), prompt, REFERENCE_CHUNK_TOKENS)
+    expected = prefill(loaded, loaded.make_cache(1), prompt, REFERENCE_CHUNK_TOKENS)
     for chunk_tokens, threads in ((1, 2), (7, 1), (64, 1), (159, 2)):
         kernels.set_threads(threads)
-        found = prefill(loaded, loaded.model.make_cache(1), prompt, chunk_tokens)
+        found = prefill(loaded, loaded.make_cache(1), prompt, chunk_tokens)
         assert mx.array_equal(found, expected), f"chunks of {chunk_tokens} by {threads} threads"

@@ -29,7 +29,7 @@ def load_tiny(folder: Path, path: NumericPath, **options: Any) -> LoadedModel:
 
 def whole_logits(loaded: LoadedModel, tokens: list[int]) -> np.ndarray:
     """Return the logits [T, V] at every position, computed in one step."""
-    cache = loaded.model.make_cache(1)
+    cache = loaded.make_cache(1)
     return np.array(step_logits(loaded, cache, tuple(tokens), tuple(range(len(tokens)))))
 
 
@@ -47,7 +47,7 @@ def test_fast_greedy_tokens_are_those_of_the_reference(
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 def test_cached_steps_give_the_logits_of_one_step(tmp_path: Path, path: NumericPath, variant: dict[str, Any]) -> None:
     loaded = load_tiny(tmp_path / "tiny", path, **variant)
-    cache = loaded.model.make_cache(1)
+    cache = loaded.make_cache(1)
     one_by_one = [np.array(step_logits(loaded, cache, (token,))[0]) for token in PROMPT[:20]]
     assert np.abs(np.stack(one_by_one) - whole_logits(loaded, PROMPT[:20])).max() < CLOSE
 
@@ -56,7 +56,7 @@ def test_cached_steps_give_the_logits_of_one_step(tmp_path: Path, path: NumericP
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 64, 69, 70, 2048])
 def test_the_size_of_chunks_does_not_matter(tmp_path: Path, path: NumericPath, chunk_tokens: int) -> None:
     loaded = load_tiny(tmp_path / "tiny", path)
-    logits = np.array(prefill(loaded, loaded.model.make_cache(1), PROMPT, chunk_tokens))
+    logits = np.array(prefill(loaded, loaded.make_cache(1), PROMPT, chunk_tokens))
     assert np.abs(logits - whole_logits(loaded, PROMPT)[-1]).max() < CLOSE
 
 
@@ -64,7 +64,7 @@ def test_the_size_of_chunks_does_not_matter(tmp_path: Path, path: NumericPath, c
 def test_a_sequence_does_not_feel_its_neighbour(tmp_path: Path, path: NumericPath) -> None:
     loaded = load_tiny(tmp_path / "tiny", path)
     alone = [token for token, _ in greedy(loaded, PROMPT, 8)]
-    cache = loaded.model.make_cache(2)
+    cache = loaded.make_cache(2)
     prefill(loaded, cache, PROMPT[::-1], 16)
     assert [token for token, _ in greedy(loaded, PROMPT, 8, cache=cache, slot=1)] == alone
 
@@ -72,7 +72,7 @@ def test_a_sequence_does_not_feel_its_neighbour(tmp_path: Path, path: NumericPat
 @pytest.mark.parametrize("path", PATHS)
 def test_dropped_tokens_leave_no_trace(tmp_path: Path, path: NumericPath) -> None:
     loaded = load_tiny(tmp_path / "tiny", path)
-    cache = loaded.model.make_cache(1)
+    cache = loaded.make_cache(1)
     step_logits(loaded, cache, tuple(PROMPT[:10]))
     step = cache.begin(StepPlan((RowPlan(0, (1, 2, 3, 4), 10, (3,)),)))
     mx.eval(loaded.model.hidden(step))
@@ -84,7 +84,7 @@ def test_dropped_tokens_leave_no_trace(tmp_path: Path, path: NumericPath) -> Non
 @pytest.mark.parametrize("path", PATHS)
 def test_shapes_and_dtypes_are_as_promised(tmp_path: Path, path: NumericPath) -> None:
     loaded = load_tiny(tmp_path / "tiny", path)
-    step = loaded.model.make_cache(1).begin(StepPlan((RowPlan(0, (1, 2, 3), 0, (0, 2)),)))
+    step = loaded.make_cache(1).begin(StepPlan((RowPlan(0, (1, 2, 3), 0, (0, 2)),)))
     hidden = loaded.model.hidden(step)
     logits = loaded.model.head(step.select(hidden))
     assert (hidden.shape, hidden.dtype) == ((1, 3, 64), mx.float32)
@@ -119,7 +119,10 @@ def test_a_config_without_a_number_that_it_needs_is_refused_by_key(key: str) -> 
     ("changes", "key"),
     [
         ({"sliding_window": 4096}, "sliding_window"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"layer_types": "full_attention"}, "layer_types"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type"),
     ],
 )
@@ -132,6 +135,11 @@ def test_a_config_that_asks_for_what_is_not_built_is_refused_by_key(changes: dic
 def test_a_window_of_null_is_no_window() -> None:
     raw = {**CONFIG, "sliding_window": None, "layer_types": ["full_attention"] * 2}
     assert Config.from_checkpoint(raw) == Config.from_checkpoint(CONFIG)
+
+
+def test_a_window_is_of_the_layers_that_are_named() -> None:
+    raw = {**CONFIG, "sliding_window": 40, "layer_types": ["full_attention", "sliding_attention"]}
+    assert Config.from_checkpoint(raw).windows == (None, 40)
 
 
 def test_a_config_leaves_out_what_follows() -> None:

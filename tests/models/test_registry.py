@@ -71,13 +71,13 @@ def test_native_kernels_compute_on_the_fast_path_where_they_are_built_and_wanted
 ) -> None:
     monkeypatch.setattr(registry.kernels, "is_available", lambda: are_built)
     checkpoint = open_checkpoint(write_llama(tmp_path / "tiny"))
-    assert registry.load(checkpoint, path, lambda _: None, cpu_kernels=cpu_kernels).arithmetic == arithmetic
+    assert registry.load(checkpoint, path, lambda _: None, cpu_kernels=cpu_kernels).arithmetic.name == arithmetic
 
 
 def test_native_kernels_are_for_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "device_name", lambda: "metal")
     checkpoint = open_checkpoint(write_llama(tmp_path / "tiny"))
-    assert registry.load(checkpoint, NumericPath.FAST, lambda _: None).arithmetic == "mlx"
+    assert registry.load(checkpoint, NumericPath.FAST, lambda _: None).arithmetic.name == "mlx"
 
 
 @pytest.mark.parametrize(("token_ids", "num_tokens"), [(None, 1), ((), 0), ((1, 2, 3), 3)])

@@ -35,3 +35,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mixed tied": {"quantization": MIXED, "config": {"tie_word_embeddings": True}},
     "shards": {"num_shards": 3},
 }
+# A window over one layer, shorter than most prompts: another order of sums than mlx-lm's, which turns its keys round.
+WINDOWED: dict[str, dict[str, Any]] = {
+    "window": {"config": {"sliding_window": 24, "layer_types": ["full_attention", "sliding_attention"]}},
+    "4-bit window": {
+        "quantization": Q4,
+        "config": {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]},
+    },
+}

@@ -13,6 +13,7 @@ from pomona.v1 import model_pb2
 from models.checkpoint.errors import CheckpointRejected
 from tests.support.tiny_checkpoints import llama_config, write_folder, write_llama_gguf
 from worker.describe import default_sampling, default_stopping, describe, main
+from worker.validation import MAX_TOP_LOGPROBS
 
 
 def test_says_what_the_headers_say(tmp_path: Path) -> None:
@@ -28,10 +29,11 @@ def test_a_plain_checkpoint_has_no_quantization(tmp_path: Path) -> None:
     assert describe(write_folder(tmp_path / "a")).quantization == ""
 
 
-def test_claims_nothing_that_this_build_lacks(tmp_path: Path) -> None:
+def test_claims_what_this_build_has_and_nothing_that_it_lacks(tmp_path: Path) -> None:
     capabilities = describe(write_folder(tmp_path / "a")).generation
     flags = {field.name for field in capabilities.DESCRIPTOR.fields if field.cpp_type == field.CPPTYPE_BOOL}
-    assert {field.name: value for field, value in capabilities.ListFields()} == dict.fromkeys(flags, False)
+    claimed = {"logprobs": True, "prefix_cache": True, "max_logprobs": MAX_TOP_LOGPROBS}
+    assert {field.name: value for field, value in capabilities.ListFields()} == dict.fromkeys(flags, False) | claimed
 
 
 def test_a_checkpoint_that_says_nothing_gets_a_mild_temperature() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from tests.support.waiting import eventually
 from worker.events import (
+    Alternative,
     Completed,
     Event,
     Failed,
@@ -17,7 +18,7 @@ from worker.events import (
     TokenDetail,
     Usage,
 )
-from worker.outbox import Outbox
+from worker.outbox import DETAIL_BYTES, Outbox
 
 FINISHED = SequenceFinished(FinishReason.EOS)
 COMPLETED = Completed(Usage(), Timing())
@@ -74,6 +75,15 @@ async def test_token_details_count_too():
     outbox = Outbox(100)
     put(outbox, TextDelta("", tuple(TokenDetail(1, b"") for _ in range(10)), 10))
     assert outbox.is_full
+
+
+async def test_alternatives_of_a_token_count_too():
+    outbox = Outbox(100)
+    token = TokenDetail(1, b"ab", -0.5, (Alternative(1, b"ab", -0.5), Alternative(2, b"c", -1.5)))
+    put(outbox, TextDelta("ab", (token,), 1))
+    assert outbox.waiting_bytes == 2 + 3 * DETAIL_BYTES + 5
+    await take(outbox)
+    assert outbox.waiting_bytes == 0
 
 
 async def test_room_is_announced_once_it_is_no_longer_full():

@@ -1,105 +1,117 @@
-"""One row on the device."""
+"""One row: what it takes of a draw, and what of its guesses stays."""
 
-from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 
-import mlx.core as mx
 import pytest
 
-from models.checkpoint.checkpoint import open_checkpoint
-from models.layers.cache import KVCache, Step
-from models.registry import TextModel, load
-from models.step import NumericPath, RowPlan
-from tests.support.tiny_models import write_llama
+from models.layers.row_cache import RowCache
+from models.layers.stores.full import FullStore
+from models.registry import LoadedModel
+from tests.worker.text_engines import request
+from tests.worker.text_models import changed
+from tests.worker.text_rows import advance, ready, row
+from worker.batch import Batch
 from worker.row import LogitsNotFiniteError, Row, RowOrderError
-from worker.sequence import SamplingSettings, Sequence, State, StoppingSettings, TextRequest
+from worker.sequence import SamplingSettings, TextRequest
 
-
-@pytest.fixture
-def model(tmp_path: Path) -> TextModel:
-    return load(open_checkpoint(write_llama(tmp_path / "llama")), NumericPath.FAST, lambda _: None).model
-
-
-def started_row(model: TextModel) -> tuple[Row, KVCache]:
-    """Return a row whose prompt of two tokens is computed and whose first token is sampled."""
-    request = TextRequest("r1", (7, 8), SamplingSettings(temperature=0.0), StoppingSettings(9))
-    sequence = Sequence(request, lambda _: b"", 100)
-    sequence.slot = 0
-    sequence.move(State.PREFILLING)
-    cache = model.make_cache(1)
-    row = Row(sequence, model, cache, NumericPath.FAST)
-    row.prefill(RowPlan(0, (7, 8), 0, (1,)))
-    row.sample(None)
-    return row, cache
-
-
-def pipelined(row: Row, count: int) -> list[int]:
-    token_ids: list[int] = []
-    for _ in range(count):
-        row.build()
-        row.start()
-        token_ids.append(row.read())
-        row.sequence.advance(token_ids[-1])
-        row.accept(token_ids[-1])
-        row.sample(None)
-    return token_ids
-
-
-def test_pipelined_tokens_are_those_of_one_forward_after_the_other(model: TextModel):
-    row, _ = started_row(model)
-    found = pipelined(row, 6)
-    token_ids = [7, 8]
-    for _ in range(6):
-        cache = model.make_cache(1)
-        other, _ = started_row(model)
-        other.sequence.slot, other.sequence.prefilled = 0, 0
-        fresh = Row(other.sequence, model, cache, NumericPath.FAST)
-        fresh.prefill(RowPlan(0, tuple(token_ids), 0, (len(token_ids) - 1,)))
-        fresh.sample(None)
-        token_ids.append(fresh.read())
-    assert found == token_ids[2:]
-
-
-def test_an_accepted_token_is_committed(model: TextModel):
-    row, cache = started_row(model)
-    pipelined(row, 3)
-    assert cache.length(0) == 5
-
-
-def test_a_forward_of_a_token_that_ended_the_sequence_is_dropped(model: TextModel):
-    row, cache = started_row(model)
-    row.build()
-    row.start()
-    row.read()
-    cache.commit(0, 0)
-    assert cache.length(0) == 2
-
-
-@pytest.mark.parametrize(
-    "verb", [Row.build, Row.start, Row.read, lambda row: row.sample(None)], ids=["build", "start", "read", "sample"]
+GUESSING = request(
+    prompt="abababab",
+    max_tokens=30,
+    max_draft_tokens=6,
+    sampling=SamplingSettings(temperature=0.0, logit_bias={97: 90.0}),  # it says a, whatever was before
 )
-def test_verbs_out_of_order_are_refused(model: TextModel, verb: Callable[[Row], object]):
-    request = TextRequest("r1", (7,), SamplingSettings(), StoppingSettings(1))
-    row = Row(Sequence(request, lambda _: b"", 100), model, model.make_cache(1), NumericPath.FAST)
+
+
+def step(batch: Batch, rows: list[Row]) -> None:
+    batch.build(rows, is_ahead=False)
+    batch.draw(rows, [None] * len(rows))
+
+
+def test_a_row_takes_one_token_of_a_plain_draw(loaded: LoadedModel):
+    batch, rows, cache = ready(loaded, request("a"), request("b", "other"))
+    for length in range(7, 10):
+        assert [len(tokens) for tokens in advance(rows)] == [1, 1]
+        assert [cache.length(0), cache.length(1)] == [length, length - 2]
+        step(batch, rows)
+    assert [len(each.sequence.output_ids) for each in rows] == [3, 3]
+
+
+def test_right_guesses_are_taken_and_stay(loaded: LoadedModel):
+    batch, (subject,), cache = ready(loaded, GUESSING)
+    assert advance([subject]) == [[97]]
+    step(batch, [subject])
+    assert subject.drafts == (98, 97, 98)  # as in the prompt; the first is wrong
+    assert advance([subject]) == [[97]]
+    assert cache.length(0) == 9
+    assert (subject.sequence.num_drafted, subject.sequence.num_accepted) == (3, 0)
+    while subject.sequence.num_accepted == 0:
+        step(batch, [subject])
+        num_drafts = len(subject.drafts)
+        (tokens,) = advance([subject])
+        assert len(tokens) <= 1 + num_drafts
+        assert cache.length(0) == 8 + len(subject.sequence.output_ids) - 1
+    assert set(subject.sequence.output_ids) == {97}
+
+
+def test_it_never_guesses_past_its_limit(loaded: LoadedModel):
+    short = replace(GUESSING, stopping=replace(GUESSING.stopping, max_tokens=3))
+    batch, (subject,), _ = ready(loaded, short)
+    for limit in (1, 0):
+        advance([subject])
+        step(batch, [subject])
+        assert len(subject.drafts) <= limit
+
+
+class Anything:
+    def advance(self, token_id: int) -> None:
+        """All is well."""
+
+    def mask(self) -> None:
+        return None
+
+
+class NoWayBack(FullStore):
+    can_trim = False
+
+
+def test_what_may_guess(loaded: LoadedModel):
+    cache = loaded.make_cache(1)
+    penalty = replace(GUESSING, sampling=SamplingSettings(frequency_penalty=0.1))
+    stuck = RowCache(
+        loaded.model.attention_layers, 1, 100, loaded.arithmetic, lambda _: NoWayBack(2, 16, loaded.dtype), "none"
+    )
+    assert row(cache, GUESSING).is_drafting
+    assert not row(cache, replace(GUESSING, max_draft_tokens=0)).is_drafting
+    assert not row(cache, penalty).is_drafting
+    assert not row(cache, GUESSING, constraint=Anything()).is_drafting
+    assert not row(stuck, GUESSING).is_drafting
+
+
+@pytest.mark.parametrize("verb", ["slot", "draw", "take"])
+def test_verbs_out_of_order_are_refused(loaded: LoadedModel, verb: str):
+    subject = row(loaded.make_cache(1), request())
     with pytest.raises(RowOrderError):
-        verb(row)
+        subject.take() if verb == "take" else getattr(subject, verb)
 
 
-class BlankModel:
-    def __init__(self, model: TextModel) -> None:
-        self._model = model
-
-    def make_cache(self, num_slots: int) -> KVCache:
-        return self._model.make_cache(num_slots)
-
-    def hidden(self, step: Step) -> mx.array:
-        return self._model.hidden(step)
-
-    def head(self, hidden: mx.array) -> mx.array:
-        return self._model.head(hidden) * float("nan")
+def test_a_draw_is_taken_once(loaded: LoadedModel):
+    _, (subject,), _ = ready(loaded, request())
+    subject.take()
+    with pytest.raises(RowOrderError):
+        subject.take()
 
 
-def test_logits_that_are_not_numbers_give_an_error_and_no_token(model: TextModel):
-    row, _ = started_row(BlankModel(model))
-    with pytest.raises(LogitsNotFiniteError):
-        row.read()
+def test_logits_that_are_not_numbers_give_an_error_and_no_token(loaded: LoadedModel):
+    blank = changed(loaded, lambda _, hidden: hidden * float("nan"))
+    _, (subject,), _ = ready(blank, request())
+    with pytest.raises(LogitsNotFiniteError, match="r1"):
+        subject.take()
+    assert subject.sequence.output_ids == []
+
+
+def test_log_probabilities_come_with_the_tokens(loaded: LoadedModel):
+    wanted: TextRequest = request(top_logprobs=2)
+    _, (subject,), _ = ready(loaded, wanted)
+    (drawn,) = subject.take()
+    assert drawn.alternatives[0] == (drawn.token_id, drawn.logprob)
+    assert len(drawn.alternatives) == 2

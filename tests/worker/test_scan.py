@@ -10,7 +10,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from pomona.v1 import generation_pb2 as pb
 
 from tests.support.waiting import eventually
-from tests.worker.test_validation import ALL_FIELDS, MODEL, named
+from tests.worker.fields import ALL_FIELDS, named
+from tests.worker.specs import MODEL
 from worker import scan, wire
 from worker.errors import InvalidField, RequestError, UnsupportedOption
 from worker.services.bodies import INLINE_BYTES, MAX_WAITING, BodyReader

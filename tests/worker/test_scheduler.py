@@ -1,197 +1,302 @@
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from models.step import RowPlan
-from worker.scheduler import REFERENCE_CHUNKING, Chunking, Scheduler, SlotError, TextPlan
-from worker.sequence import SamplingSettings, Sequence, State, StoppingSettings, TextRequest
+from tests.worker.scheduler_life import Life, PromiseBrokenError, carry_out, follower, sequence
+from worker.chunks import PromptTurns
+from worker.scheduler import Chunk, Chunking, Scheduler, SlotError, StartError, TextPlan
+from worker.sequence import Sequence, State
+from worker.waiting import WaitingLine
 
-
-def sequence(request_id: str, prompt_tokens: int = 4, priority: int = 0) -> Sequence:
-    request = TextRequest(
-        request_id,
-        tuple(range(prompt_tokens)),
-        SamplingSettings(),
-        StoppingSettings(100),
-        priority=priority,
-        key=request_id,
-    )
-    return Sequence(request, lambda _: b"", 10_000)
+SEEDS = range(60)
 
 
 def nobody_is_behind(_: Sequence) -> bool:
     return False
 
 
-def carry_out(plan: TextPlan) -> None:
-    """Do what a workload does with a plan, without a model."""
-    if plan.prefill is None:
-        return
-    subject = plan.prefill.sequence
-    subject.prefilled += plan.prefill.row.num_tokens
-    if subject.prefilled == len(subject.request.prompt_ids):
-        subject.move(State.DECODING)
+def there_is_memory(_: Sequence) -> bool:
+    return True
 
 
-def step(scheduler: Scheduler) -> TextPlan | None:
-    plan = scheduler.plan(nobody_is_behind)
-    if plan is not None:
-        carry_out(plan)
+def step(scheduler: Scheduler, start: Callable[[Sequence], bool] = there_is_memory) -> TextPlan:
+    plan = scheduler.plan(nobody_is_behind, start) or TextPlan((), ())
+    carry_out(plan)
     return plan
 
 
-def served(scheduler: Scheduler, count: int) -> list[str]:
-    """Return whose prompt moved in each of the next steps."""
-    plans = [step(scheduler) for _ in range(count)]
-    return [plan.prefill.sequence.request_id for plan in plans if plan is not None and plan.prefill is not None]
+def scheduler_with(num_slots: int, chunk_tokens: int, *sequences: Sequence) -> Scheduler:
+    scheduler = Scheduler(num_slots, Chunking(chunk_tokens))
+    for subject in sequences:
+        scheduler.add(subject)
+    return scheduler
+
+
+def names(plan: TextPlan) -> list[str]:
+    return [chunk.sequence.request_id for chunk in plan.prefill]
 
 
 def test_there_is_nothing_to_do_without_sequences():
-    assert Scheduler(2, Chunking(4)).plan(nobody_is_behind) is None
+    assert Scheduler(2, Chunking(4)).plan(nobody_is_behind, there_is_memory) is None
 
 
-def test_a_prompt_is_cut_and_only_its_end_needs_logits():
-    scheduler = Scheduler(1, Chunking(3))
-    scheduler.add(sequence("a", prompt_tokens=5))
-    rows = [
-        plan.prefill.row for plan in (step(scheduler), step(scheduler)) if plan is not None and plan.prefill is not None
-    ]
-    assert rows == [RowPlan(0, (0, 1, 2), 0, ()), RowPlan(0, (3, 4), 3, (1,))]
-
-
-@pytest.mark.parametrize(("num_tokens", "sizes"), [(1, [1]), (2, [1, 1]), (2049, [2048, 1]), (2050, [2048, 1, 1])])
-def test_the_reference_path_takes_the_last_token_apart(num_tokens: int, sizes: list[int]):
-    found: list[int] = []
-    while sum(found) < num_tokens:
-        found.append(REFERENCE_CHUNKING.next_tokens(num_tokens, sum(found)))
-    assert found == sizes
-
-
-def test_a_decoding_row_steps_while_another_prompt_is_computed():
-    scheduler = Scheduler(2, Chunking(4))
-    scheduler.add(sequence("a"))
-    step(scheduler)
-    scheduler.add(sequence("b", prompt_tokens=8))
+def test_all_rows_decode_while_another_prompt_is_computed():
+    first, second = sequence("a"), sequence("b")
+    scheduler = scheduler_with(3, 8, first, second)
+    assert names(step(scheduler)) == ["b", "a"]
+    scheduler.add(sequence("c", prompt_tokens=20))
     plan = step(scheduler)
-    assert plan is not None
-    assert plan.keys == ("a", "b")
+    assert plan.decode == (first, second)
+    assert names(plan) == ["c"]
 
 
-def test_prompts_take_turns():
-    scheduler = Scheduler(2, Chunking(1))
-    scheduler.add(sequence("a", prompt_tokens=3))
-    scheduler.add(sequence("b", prompt_tokens=3))
-    assert served(scheduler, 6) == ["a", "b", "a", "b", "a", "b"]
+def test_a_request_with_several_outputs_is_named_once():
+    leader = sequence("a")
+    scheduler = scheduler_with(2, 8, leader, follower(leader))
+    step(scheduler)
+    plan = step(scheduler)
+    assert (len(plan.decode), len(plan.prefill), plan.keys) == (1, 1, ("a",))
 
 
-def test_the_higher_priority_gets_the_slot_first():
-    scheduler = Scheduler(1, Chunking(9))
-    for request_id, priority in (("a", 0), ("b", -5), ("c", 7), ("d", 7)):
-        scheduler.add(sequence(request_id, priority=priority))
-    order: list[str] = []
-    while (plan := step(scheduler)) is not None and plan.prefill is not None:
-        order.append(plan.prefill.sequence.request_id)
-        scheduler.remove(plan.prefill.sequence)
-    assert order == ["c", "d", "a", "b"]
-
-
-def test_a_row_whose_reader_is_behind_pauses_and_goes_on():
-    scheduler = Scheduler(1, Chunking(9))
+def test_a_row_whose_reader_is_behind_pauses_and_keeps_its_slot():
     subject = sequence("a")
-    scheduler.add(subject)
+    scheduler = scheduler_with(1, 9, subject, sequence("b"))
     step(scheduler)
-    assert scheduler.plan(lambda _: True) is None
-    assert subject.state is State.PAUSED
-    plan = step(scheduler)
-    assert plan is not None
-    assert plan.decode == (subject,)
+    assert scheduler.plan(lambda _: True, there_is_memory) is None
+    assert (subject.state, subject.slot) == (State.PAUSED, 0)
+    assert step(scheduler).decode == (subject,)
+
+
+def test_a_prompt_goes_on_after_the_tokens_that_were_there_already():
+    subject = sequence("a", prompt_tokens=9)
+
+    def adopt(started: Sequence) -> bool:
+        started.prefilled = 8
+        return True
+
+    row = step(scheduler_with(1, 64, subject), adopt).prefill[0].row
+    assert (row.start, row.token_ids, row.logits_at) == (8, (8,), (0,))
+
+
+def test_a_start_that_leaves_nothing_to_compute_is_refused_and_its_slot_comes_back():
+    subject = sequence("a")
+    scheduler = scheduler_with(1, 64, subject)
+
+    def adopt_all(started: Sequence) -> bool:
+        started.prefilled = len(started.request.prompt_ids)
+        return True
+
+    with pytest.raises(StartError):
+        scheduler.plan(nobody_is_behind, adopt_all)
+    scheduler.remove(subject)
+    scheduler.add(sequence("b"))
+    assert names(step(scheduler)) == ["b"]
+
+
+def test_small_requests_do_not_pass_one_for_which_there_is_no_memory():
+    big, small = sequence("big", prompt_tokens=50), sequence("small")
+    scheduler = scheduler_with(2, 64, big, small)
+    asked: list[str] = []
+
+    def refuse_big(subject: Sequence) -> bool:
+        asked.append(subject.request_id)
+        return subject is not big
+
+    assert [names(step(scheduler, refuse_big)) for _ in range(2)] == [[], []]
+    assert asked == ["big", "big"]
+    assert (big.slot, big.state, scheduler.waiting_place(big)) == (None, State.QUEUED, 0)
+    assert names(step(scheduler)) == ["small", "big"]
+
+
+def test_a_start_that_raises_leaves_the_sequence_in_the_line():
+    subject = sequence("a")
+    scheduler = scheduler_with(1, 64, subject)
+
+    def fail(_: Sequence) -> bool:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        scheduler.plan(nobody_is_behind, fail)
+    assert (subject.slot, scheduler.waiting_place(subject)) == (None, 0)
+    assert names(step(scheduler)) == ["a"]
+
+
+def test_the_place_of_who_runs_is_none():
+    first, second = sequence("a"), sequence("b")
+    scheduler = scheduler_with(1, 64, first, second)
+    step(scheduler)
+    assert [scheduler.waiting_place(subject) for subject in (first, second)] == [None, 0]
 
 
 def test_a_waiting_sequence_can_be_removed():
-    scheduler = Scheduler(1, Chunking(9))
     first, second = sequence("a"), sequence("b")
-    scheduler.add(first)
-    scheduler.add(second)
+    scheduler = scheduler_with(1, 9, first, second)
     step(scheduler)
     scheduler.remove(second)
     assert (scheduler.num_running, scheduler.num_waiting) == (1, 0)
 
 
 def test_a_slot_that_was_not_out_is_not_taken_back():
-    scheduler = Scheduler(2, Chunking(9))
     subject = sequence("a")
-    scheduler.add(subject)
+    scheduler = scheduler_with(2, 9, subject)
     step(scheduler)
     subject.slot = 1
     with pytest.raises(SlotError):
         scheduler.remove(subject)
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 4), st.integers(1, 8))
-def test_within_a_priority_prompts_begin_in_the_order_they_came(lengths: list[int], num_slots: int, chunk_tokens: int):
-    scheduler = Scheduler(num_slots, Chunking(chunk_tokens))
-    for index, length in enumerate(lengths):
-        scheduler.add(sequence(str(index), prompt_tokens=length))
-    begun: list[str] = []
-    while (plan := step(scheduler)) is not None:
-        if plan.prefill is not None and plan.prefill.row.start == 0:
-            begun.append(plan.prefill.sequence.request_id)
-        for ended in plan.decode:
-            scheduler.remove(ended)
-    assert begun == [str(index) for index in range(len(lengths))]
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_promised_holds_in_a_random_life(seed: int):
+    Life(seed).run()
 
 
-class Life(RuleBasedStateMachine):
-    """Sequences come, run, pause and go in any order."""
-
-    NUM_SLOTS = 3
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scheduler = Scheduler(self.NUM_SLOTS, Chunking(2))
-        self.present: list[Sequence] = []
-        self.unserved: dict[str, int] = {}
-        self.num_added = 0
-
-    @rule(prompt_tokens=st.integers(1, 9), priority=st.integers(-2, 2))
-    def add(self, prompt_tokens: int, priority: int) -> None:
-        self.num_added += 1
-        subject = sequence(str(self.num_added), prompt_tokens, priority)
-        self.present.append(subject)
-        self.scheduler.add(subject)
-
-    @precondition(lambda self: self.present)
-    @rule(data=st.data())
-    def remove(self, data: st.DataObject) -> None:
-        subject = data.draw(st.sampled_from(self.present))
-        self.present.remove(subject)
-        self.unserved.pop(subject.request_id, None)
-        self.scheduler.remove(subject)
-
-    @rule(behind=st.sets(st.integers(1, 20), max_size=3))
-    def run_step(self, behind: set[int]) -> None:
-        plan = self.scheduler.plan(lambda subject: int(subject.request_id) in behind)
-        moved = set(plan.keys) if plan is not None else set[str]()
-        if plan is not None:
-            carry_out(plan)
-        for subject in self.present:
-            waits = subject.slot is not None and subject.state is not State.PAUSED and subject.request_id not in moved
-            self.unserved[subject.request_id] = self.unserved.get(subject.request_id, 0) + 1 if waits else 0
-
-    @invariant()
-    def every_slot_is_held_once_or_free(self) -> None:
-        held = [subject.slot for subject in self.present if subject.slot is not None]
-        assert len(held) == len(set(held)) == self.scheduler.num_running <= self.NUM_SLOTS
-        assert all(slot in range(self.NUM_SLOTS) for slot in held)
-
-    @invariant()
-    def nobody_is_lost(self) -> None:
-        assert self.scheduler.num_running + self.scheduler.num_waiting == len(self.present)
-
-    @invariant()
-    def no_row_starves(self) -> None:
-        assert all(count < self.NUM_SLOTS for count in self.unserved.values())
+class TurnsOfTheSame(PromptTurns):
+    def next_chunks(self) -> tuple[Chunk, ...]:
+        chunks = super().next_chunks()
+        self._order = self._order[-1:] + self._order[:-1]
+        return chunks
 
 
-TestLife = Life.TestCase
+class TurnsOfTheShortest(PromptTurns):
+    def next_chunks(self) -> tuple[Chunk, ...]:
+        self._order.sort(key=lambda subject: len(subject.request.prompt_ids))
+        return super().next_chunks()
+
+
+class TurnsOnly(PromptTurns):
+    def _short(self, max_rows: int) -> dict[Sequence, int]:
+        return {}
+
+
+class BudgetForEach(PromptTurns):
+    def _shares(self) -> dict[Sequence, int]:
+        return {subject: self._wanted(subject) for subject in self._order}
+
+
+class LastComeFirst(WaitingLine):
+    def add(self, sequence: Sequence) -> None:
+        super().add(sequence)
+        self._num_added -= 2
+
+
+class PriorityOnly(WaitingLine):
+    def start(self, sequence: Sequence) -> None:
+        self.remove(sequence)
+
+
+class OldestOnly(WaitingLine):
+    def start(self, sequence: Sequence) -> None:
+        super().start(sequence)
+        self._num_overtakes = 99
+
+
+class FollowersAtOnce(WaitingLine):
+    def next(self) -> Sequence | None:
+        return self._entries[0].sequence if self._entries else None
+
+
+class FollowersHoldUp(WaitingLine):
+    def next(self) -> Sequence | None:
+        subject = super().next()
+        return subject if self._entries and subject is self._entries[0].sequence else None
+
+
+class SmallOnesPass(Scheduler):
+    def _fill_slots(self, start: Callable[[Sequence], bool]) -> None:
+        super()._fill_slots(start)
+        refused = self._waiting.next()
+        if self._free_slots and refused is not None:
+            self._waiting.remove(refused)
+            super()._fill_slots(start)
+            self._waiting.add(refused)
+
+
+class NeverPauses(Scheduler):
+    def _decodes(self, sequence: Sequence, is_behind: Callable[[Sequence], bool]) -> bool:
+        return super()._decodes(sequence, nobody_is_behind)
+
+
+class DecodesOrComputes(Scheduler):
+    def plan(self, is_behind: Callable[[Sequence], bool], start: Callable[[Sequence], bool]) -> TextPlan | None:
+        plan = super().plan(is_behind, start)
+        return replace(plan, decode=()) if plan is not None and plan.prefill else plan
+
+
+class SkipsAToken(Scheduler):
+    def plan(self, is_behind: Callable[[Sequence], bool], start: Callable[[Sequence], bool]) -> TextPlan | None:
+        plan = super().plan(is_behind, start)
+        if plan is None:
+            return None
+        late = (Chunk(chunk.sequence, replace(chunk.row, start=chunk.row.start + 1)) for chunk in plan.prefill)
+        return replace(plan, prefill=tuple(late))
+
+
+class SlotTwice(Scheduler):
+    def remove(self, sequence: Sequence) -> None:
+        slot = sequence.slot
+        super().remove(sequence)
+        if slot is not None:
+            self._free_slots.append(slot)
+
+
+class SlotLost(Scheduler):
+    def remove(self, sequence: Sequence) -> None:
+        super().remove(sequence)
+        self._free_slots = self._free_slots[:1]
+
+
+def with_turns(kind: type[PromptTurns]) -> Callable[[int, Chunking], Scheduler]:
+    def make(num_slots: int, chunking: Chunking) -> Scheduler:
+        scheduler = Scheduler(num_slots, chunking)
+        scheduler._turns = kind(chunking)
+        return scheduler
+
+    return make
+
+
+def with_line(kind: type[WaitingLine]) -> Callable[[int, Chunking], Scheduler]:
+    def make(num_slots: int, chunking: Chunking) -> Scheduler:
+        scheduler = Scheduler(num_slots, chunking)
+        scheduler._waiting = kind()
+        return scheduler
+
+    return make
+
+
+DEFECTS = {
+    "turns of the same": (with_turns(TurnsOfTheSame), "waits too long for its turn"),
+    "turns of the shortest": (with_turns(TurnsOfTheShortest), "waits too long for its turn"),
+    "turns only": (with_turns(TurnsOnly), "a short prompt is held up"),
+    "a budget for each": (with_turns(BudgetForEach), "over the budget"),
+    "last come first": (with_line(LastComeFirst), "not first come, first served"),
+    "priority only": (with_line(PriorityOnly), "overtaken too often"),
+    "oldest only": (with_line(OldestOnly), "a lower priority comes too soon"),
+    "followers at once": (with_line(FollowersAtOnce), "a follower starts before"),
+    "followers hold up": (with_line(FollowersHoldUp), "a slot is free"),
+    "small ones pass": (SmallOnesPass, "behind another for which there is no memory"),
+    "never pauses": (NeverPauses, "another row decodes"),
+    "decodes or computes": (DecodesOrComputes, "another row decodes, or one does not"),
+    "skips a token": (SkipsAToken, "another token than the next"),
+    "slot twice": (SlotTwice, "a slot is held twice"),
+    "slot lost": (SlotLost, "a slot is free"),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_random_life_shows_each_defect_and_says_its_seed(name: str):
+    make, promise = DEFECTS[name]
+    found = [message for seed in SEEDS if (message := failure(Life(seed, make)))]
+    assert any(promise in message for message in found), found[:3]
+    seed = re.match(r"seed (\d+), ", found[0])
+    assert seed is not None
+    assert failure(Life(int(seed[1]), make)) == found[0]
+
+
+def failure(life: Life) -> str | None:
+    try:
+        life.run()
+    except PromiseBrokenError as error:
+        return str(error)
+    return None

@@ -1,9 +1,14 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.events import FinishReason, SequenceFinished, TextDelta, TokenDetail, Usage
+from worker.detokenizer import Detokenizer
+from worker.events import Alternative, FinishReason, SequenceFinished, TextDelta, TokenDetail
 from worker.sequence import (
+    Drawn,
     PhaseClock,
     SamplingSettings,
     Sequence,
@@ -11,6 +16,7 @@ from worker.sequence import (
     StateOrderError,
     StoppingSettings,
     TextRequest,
+    seed_of,
 )
 
 EOS = 200
@@ -22,16 +28,24 @@ def token_bytes(token_id: int) -> bytes:
     return b"" if token_id >= EOS else bytes([token_id])
 
 
-def sequence(max_context_tokens: int = 1000, *, token_details: bool = False, **stopping: object) -> Sequence:
+def sequence(
+    max_context_tokens: int = 1000, *, token_details: bool = False, top_logprobs: int | None = None, **stopping: object
+) -> Sequence:
     settings = StoppingSettings(**{"max_tokens": 100, **stopping})  # pyright: ignore[reportArgumentType]
-    request = TextRequest("r1", (1, 2, 3), SamplingSettings(), settings, token_details=token_details)
-    return Sequence(request, token_bytes, max_context_tokens)
+    request = TextRequest(
+        "r1", (1, 2, 3), SamplingSettings(), settings, token_details=token_details, top_logprobs=top_logprobs
+    )
+    return Sequence(request, Detokenizer(token_bytes), max_context_tokens)
+
+
+def of_pieces(pieces: Callable[[int], bytes], settings: StoppingSettings) -> Sequence:
+    return Sequence(TextRequest("r1", (1,), SamplingSettings(), settings), Detokenizer(pieces), 1000)
 
 
 def run(subject: Sequence, token_ids: list[int]) -> tuple[list[TextDelta], SequenceFinished | None]:
     deltas: list[TextDelta] = []
     for token_id in token_ids:
-        advance = subject.advance(token_id)
+        advance = subject.advance(Drawn(token_id))
         deltas += [advance.delta] if advance.delta is not None else []
         if advance.finished is not None:
             return deltas, advance.finished
@@ -45,13 +59,13 @@ def text_of(deltas: list[TextDelta]) -> str:
 def test_whole_code_points_stream_token_by_token():
     wide = {index: bytes([byte]) for index, byte in enumerate(GREETING.encode())}
     settings = StoppingSettings(max_tokens=len(wide))
-    subject = Sequence(TextRequest("r1", (1,), SamplingSettings(), settings), lambda index: wide[index], 1000)
+    subject = of_pieces(lambda index: wide[index], settings)
     deltas, _ = run(subject, list(wide))
     assert [delta.text for delta in deltas] == list(GREETING)
 
 
 def test_a_cut_code_point_is_flushed_at_the_end_and_counted():
-    subject = Sequence(TextRequest("r1", (1,), SamplingSettings(), StoppingSettings(2)), lambda _: b"\xf0", 1000)
+    subject = of_pieces(lambda _: b"\xf0", StoppingSettings(2))
     deltas, finished = run(subject, [0, 0])
     assert text_of(deltas) == "\ufffd\ufffd"
     assert finished == SequenceFinished(FinishReason.MAX_TOKENS)
@@ -94,7 +108,7 @@ def test_a_stop_string_shows_on_request():
 def test_a_stop_string_within_code_points_is_found():
     wide = {0: "x👋"[:1].encode() + b"\xf0\x9f", 1: b"\x91\x8b" + b"y"}
     settings = StoppingSettings(max_tokens=9, stop_strings=("👋",))
-    subject = Sequence(TextRequest("r1", (1,), SamplingSettings(), settings), lambda index: wide[index], 1000)
+    subject = of_pieces(lambda index: wide[index], settings)
     deltas, finished = run(subject, [0, 1])
     assert text_of(deltas) == "x"
     assert finished is not None
@@ -117,13 +131,13 @@ def test_the_context_ends_it():
     subject = sequence(max_context_tokens=5)
     _, finished = run(subject, [97, 98, 99])
     assert finished == SequenceFinished(FinishReason.CONTEXT_LENGTH)
-    assert subject.usage == Usage(3, 2)
+    assert (subject.token_limit, subject.max_tokens, len(subject.output_ids)) == (2, 5, 2)
 
 
 def test_it_knows_that_the_token_on_the_device_is_the_last():
     subject = sequence(max_tokens=2)
     assert not subject.is_last_token_pending()
-    subject.advance(97)
+    subject.advance(Drawn(97))
     assert subject.is_last_token_pending()
 
 
@@ -135,12 +149,73 @@ def test_token_details_come_with_each_token_even_when_text_is_held():
     ]
 
 
+def test_log_probabilities_come_with_the_bytes_of_what_could_have_been():
+    subject = sequence(top_logprobs=2)
+    advance = subject.advance(Drawn(97, -0.5, ((98, -0.2), (EOS, -3.0))))
+    assert advance.delta == TextDelta(
+        "a", (TokenDetail(97, b"a", -0.5, (Alternative(98, b"b", -0.2), Alternative(EOS, b"", -3.0))),), 1
+    )
+
+
+def test_without_a_request_for_either_there_are_no_details():
+    assert sequence().advance(Drawn(97, -0.5, ((98, -0.2),))).delta == TextDelta("a", (), 1)
+
+
+# Before the least number of tokens.
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [{"eos_token_ids": frozenset({98})}, {"stop_token_ids": frozenset({98})}, {"stop_strings": ("b",)}],
+    ids=["end of sequence", "stop id", "stop string"],
+)
+def test_before_the_least_number_of_tokens_nothing_ends_it(ends: dict[str, Any]):
+    deltas, finished = run(sequence(min_tokens=3, **ends), [98, 98, 97])
+    assert (text_of(deltas), finished) == ("bba", None)
+    deltas, finished = run(sequence(min_tokens=3, **ends), [98, 97, 98, 97])
+    assert text_of(deltas) == "ba"
+    assert finished is not None
+
+
+def test_a_stop_string_that_began_before_the_least_number_of_tokens_ends_it_after():
+    deltas, finished = run(sequence(min_tokens=2, stop_strings=("abc",)), [97, 98, 99])
+    assert text_of(deltas) == ""
+    assert finished == SequenceFinished(FinishReason.STOP, stop_string="abc")
+
+
+def test_text_that_could_only_have_been_a_stop_string_too_early_is_not_held():
+    deltas, _ = run(sequence(min_tokens=5, stop_strings=("ab",)), [97, 98, 120])
+    assert [delta.text for delta in deltas] == ["ab", "x"]
+
+
+def test_the_most_tokens_win_over_the_least():
+    _, finished = run(sequence(min_tokens=9, max_tokens=2), [97, 98, 99])
+    assert finished == SequenceFinished(FinishReason.MAX_TOKENS)
+
+
+# Several of one request.
+
+
+def test_each_sequence_tells_which_it_is():
+    request = TextRequest("r1", (1,), SamplingSettings(), StoppingSettings(1), num_sequences=3)
+    advance = Sequence(request, Detokenizer(token_bytes), 1000, index=2).advance(Drawn(97))
+    assert advance.delta == TextDelta("a", (), 1, 2)
+    assert advance.finished == SequenceFinished(FinishReason.MAX_TOKENS, sequence_index=2)
+
+
+def test_the_seeds_of_a_request_differ_and_the_first_is_its_own():
+    seeds = [seed_of(7, index) for index in range(100)]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 100
+    assert all(0 <= seed < 1 << 64 for seed in [*seeds, seed_of((1 << 64) - 1, 99)])
+
+
 @given(st.lists(st.integers(97, 101), min_size=1, max_size=20), st.lists(st.text("abcde", min_size=1), max_size=3))
 def test_token_counts_of_the_deltas_add_up(token_ids: list[int], stops: list[str]):
     subject = sequence(stop_strings=tuple(stops), max_tokens=len(token_ids))
     deltas, finished = run(subject, token_ids)
     assert finished is not None
-    assert sum(delta.token_count for delta in deltas) == subject.usage.completion_tokens
+    assert sum(delta.token_count for delta in deltas) == len(subject.output_ids)
 
 
 def at_once(text: str, stops: list[str]) -> str:
@@ -162,7 +237,7 @@ def test_deltas_joined_equal_the_text_computed_at_once(parts: list[bytes], stops
     borders = sorted(data.draw(st.lists(st.integers(0, len(whole)), min_size=1, max_size=10)))
     tokens = [whole[start:end] for start, end in zip([0, *borders], [*borders, len(whole)], strict=True)]
     settings = StoppingSettings(len(tokens), stop_strings=tuple(stops))
-    subject = Sequence(TextRequest("r1", (1,), SamplingSettings(), settings), lambda index: tokens[index], 1000)
+    subject = of_pieces(lambda index: tokens[index], settings)
     deltas, _ = run(subject, list(range(len(tokens))))
     assert text_of(deltas) == at_once(whole.decode("utf-8", "replace"), stops)
 

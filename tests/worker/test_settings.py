@@ -25,8 +25,11 @@ def test_what_is_not_said_has_the_documented_default() -> None:
     settings = read()
     assert settings.path == "fast"
     assert settings.context_tokens is None
-    assert (settings.max_batch_rows, settings.max_queue_requests) == (4, 64)
+    assert (settings.max_batch_rows, settings.max_queue_requests) == (16, 64)
     assert settings.prefill_chunk_tokens == 512
+    assert (settings.kv_scheme, settings.kv_bytes) == ("none", None)
+    assert (settings.prefix_cache_bytes, settings.prefix_cache_folder) == (512 << 20, None)
+    assert settings.prefix_cache_folder_bytes == 8 << 30
     assert (settings.outbox_bytes, settings.slow_reader_s) == (262_144, 30)
     assert (settings.max_request_bytes, settings.max_response_bytes) == (16 << 20, 16 << 20)
     assert settings.template_timeout_s == 5
@@ -42,6 +45,14 @@ def test_what_is_not_said_has_the_documented_default() -> None:
         ("context_tokens", 100),
         ("context_tokens", None),
         ("max_batch_rows", 1),
+        ("kv_scheme", "turbo:k8v3"),
+        ("kv_bytes", 1 << 20),
+        ("kv_bytes", None),
+        ("prefix_cache_bytes", 0),
+        ("prefix_cache_bytes", 1 << 20),
+        ("prefix_cache_folder", "/var/cache/prefixes"),
+        ("prefix_cache_folder", None),
+        ("prefix_cache_folder_bytes", 1 << 20),
         ("slow_reader_s", 1),
         ("template_timeout_s", 0.5),
         ("compute_threads", 2),
@@ -79,6 +90,18 @@ def test_a_key_without_a_default_must_be_there(key: str) -> None:
         ("max_batch_rows", None),
         ("max_queue_requests", 1 << 62),
         ("prefill_chunk_tokens", -1),
+        ("kv_scheme", ""),
+        ("kv_scheme", 8),
+        ("kv_scheme", None),
+        ("kv_bytes", 0),
+        ("kv_bytes", "1"),
+        ("prefix_cache_bytes", -1),
+        ("prefix_cache_bytes", False),
+        ("prefix_cache_bytes", 0.0),
+        ("prefix_cache_bytes", None),
+        ("prefix_cache_folder", ""),
+        ("prefix_cache_folder", "prefixes"),
+        ("prefix_cache_folder_bytes", 0),
         ("outbox_bytes", 0),
         ("slow_reader_s", 0),
         ("slow_reader_s", True),

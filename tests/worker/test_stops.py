@@ -9,9 +9,12 @@ TEXTS = st.text(alphabet="abc", max_size=14)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=5).map(tuple)
 
 
-def at_once(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
-    """The rule, written down the slow way: the first end of a stop string wins, then the longest that ends there."""
-    for end in range(1, len(text) + 1):
+def at_once(text: str, stops: tuple[str, ...], first: int = 0) -> tuple[str, str | None]:
+    """The rule, written down the slow way: the first end of a stop string wins, then the longest that ends there.
+
+    What ends within the `first` characters does not count.
+    """
+    for end in range(first + 1, len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:
             longest = max(ending, key=len)
@@ -19,11 +22,12 @@ def at_once(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
     return text, None
 
 
-def streamed(parts: list[str], stops: tuple[str, ...]) -> tuple[str, str | None]:
+def streamed(parts: list[str], stops: tuple[str, ...], first: int = 0) -> tuple[str, str | None]:
     matcher = StopMatcher(stops)
-    sent = ""
+    sent, num_read = "", 0
     for part in parts:
-        found = matcher.add(part)
+        num_read += len(part)
+        found = matcher.add(part, may_stop=num_read > first)
         if isinstance(found, Stopped):
             return sent + found.text, found.stop_string
         sent += found
@@ -55,6 +59,25 @@ def test_exactly_the_longest_suffix_that_begins_a_stop_string_is_held(text: str,
         assert matcher.held == next(
             suffix for suffix in suffixes if any(stop.startswith(suffix) for stop in (*stops, ""))
         )
+
+
+@given(TEXTS, STOPS, st.integers(0, 14))
+def test_a_stop_string_that_may_not_stop_is_text(text: str, stops: tuple[str, ...], first: int):
+    assert streamed(list(text), stops, first) == at_once(text, stops, first)
+
+
+def test_a_stop_string_that_begins_before_it_may_stop_is_found():
+    matcher = StopMatcher(("abc", "b"))
+    assert [matcher.add(character, may_stop=False) for character in "xab"] == ["x", "", ""]
+    assert matcher.held == "ab"
+    assert matcher.add("c") == Stopped("", "abc")
+
+
+def test_a_stop_string_that_was_let_pass_is_not_held_back():
+    matcher = StopMatcher(("ab",))
+    assert [matcher.add(character, may_stop=False) for character in "ab"] == ["", "ab"]
+    assert matcher.held == ""
+    assert matcher.add("ab") == Stopped("", "ab")
 
 
 def test_text_that_shares_prefixes_with_a_stop_word_is_not_lost():

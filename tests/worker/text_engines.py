@@ -10,7 +10,7 @@ from models.registry import LoadedModel, LoadProgress, load
 from models.step import NumericPath
 from tests.support.tiny_models import write_llama
 from worker.engine import Engine
-from worker.events import Completed, Event, Failed, SequenceFinished, TextDelta
+from worker.events import Completed, Event, Failed, SequenceFinished, TextDelta, TokenDetail
 from worker.outbox import Outbox
 from worker.scheduler import TextPlan
 from worker.sequence import SamplingSettings, StoppingSettings, TextRequest
@@ -81,9 +81,14 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
+def details_of(events: list[Event]) -> list[TokenDetail]:
+    """Return the tokens, where the request asked for details."""
+    return [token for event in events if isinstance(event, TextDelta) for token in event.tokens]
+
+
 def tokens_of(events: list[Event]) -> list[int]:
     """Return the ids of the tokens, where the request asked for details."""
-    return [token.id for event in events if isinstance(event, TextDelta) for token in event.tokens]
+    return [token.id for token in details_of(events)]
 
 
 def finish_of(events: list[Event]) -> SequenceFinished:

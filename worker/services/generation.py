@@ -13,7 +13,7 @@ from worker.services import messages
 from worker.services.bodies import BodyReader
 from worker.services.edge import Call, Edge
 from worker.services.reading import Desk, Reading
-from worker.validation import read_count, read_generation
+from worker.validation import Generation, read_count, read_generation
 
 SERVICE = "pomona.v1.GenerationService"
 
@@ -46,7 +46,7 @@ class GenerationService:
         """Return the whole result: what the events of the stream add up to."""
         served = self._served()
         generation = await self._bodies.read(body, lambda read: read_generation(read, pb.GenerateRequest, served.facts))
-        answer = _Answer(served, generation.envelope.request_id, self._max_response_bytes)
+        answer = _Answer(served, generation, self._max_response_bytes)
         async with Reading(self._desk, served, generation, call, "Generate") as reading:
             while not answer.is_complete:
                 event = await reading.take()
@@ -68,7 +68,7 @@ class GenerationService:
                 event = await reading.take()
                 if isinstance(event, Started):
                     await call.begin()
-                message = messages.stream_message(event, served.resolved, generation.envelope.request_id)
+                message = messages.stream_message(event, served.resolved, generation)
                 message.event_number = event_number
                 await call.send(message)
                 event_number += 1
@@ -88,13 +88,17 @@ class GenerationService:
 
 
 class _Answer:
-    """A unary answer while its events come."""
+    """A unary answer while its events come; `max_bytes` bounds all its sequences together."""
 
-    def __init__(self, served: ServedModel, request_id: str, max_bytes: int) -> None:
-        self.response = pb.GenerateResponse(resolved_model=served.resolved, request_id=request_id)
+    def __init__(self, served: ServedModel, generation: Generation, max_bytes: int) -> None:
+        self.response = pb.GenerateResponse(
+            resolved_model=served.resolved,
+            request_id=generation.envelope.request_id,
+            sequences=[pb.Sequence(sequence_index=index) for index in range(generation.num_sequences)],
+        )
         self.is_complete = False
-        self._sequence = self.response.sequences.add()
-        self._texts: list[str] = []
+        self._generation = generation
+        self._texts: list[list[str]] = [[] for _ in range(generation.num_sequences)]
         self._num_bytes = 0
         self._max_bytes = max_bytes
 
@@ -105,18 +109,23 @@ class _Answer:
             case TextDelta():
                 self._add_delta(event)
             case SequenceFinished():
-                self._sequence.finish.CopyFrom(messages.finish(event))
+                self.response.sequences[event.sequence_index].finish.CopyFrom(messages.finish(event))
             case Completed():
-                self._sequence.text = "".join(self._texts)
-                self.response.usage.CopyFrom(messages.usage(event.usage))
-                self.response.timing.CopyFrom(messages.timing(event.timing))
-                self.is_complete = True
+                self._complete(event)
             case _:
                 pass
 
     def _add_delta(self, delta: TextDelta) -> None:
-        self._num_bytes += messages.size_bound(delta)
+        tokens = [messages.token_info(token) for token in delta.tokens]
+        self._num_bytes += messages.min_bytes(delta.text, tokens)
         if self._num_bytes > self._max_bytes:
             raise ResponseTooLarge(self._max_bytes)
-        self._texts.append(delta.text)
-        self._sequence.tokens.extend(messages.token_info(token) for token in delta.tokens)
+        self._texts[delta.sequence_index].append(delta.text)
+        self.response.sequences[delta.sequence_index].tokens.extend(tokens)
+
+    def _complete(self, completed: Completed) -> None:
+        for sequence, texts in zip(self.response.sequences, self._texts, strict=True):
+            sequence.text = "".join(texts)
+        self.response.usage.CopyFrom(messages.usage(completed.usage, self._generation))
+        self.response.timing.CopyFrom(messages.timing(completed.timing))
+        self.is_complete = True

@@ -1,5 +1,7 @@
 """Turns the engine's plain events into messages of the contract."""
 
+from collections.abc import Sequence
+
 from pomona.v1 import common_pb2
 from pomona.v1 import generation_pb2 as pb
 
@@ -16,9 +18,10 @@ from worker.events import (
     TokenDetail,
     Usage,
 )
+from worker.validation import Generation
 
-# What a token of an answer takes on the wire beside its bytes, at most: tags, lengths, a 32-bit id.
-TOKEN_INFO_BYTES = 16
+# What an element of a list takes on the wire beside its content, at least: a tag and a length.
+ELEMENT_BYTES = 2
 
 FINISH_REASONS = {
     FinishReason.EOS: pb.FINISH_REASON_EOS,
@@ -28,8 +31,15 @@ FINISH_REASONS = {
 }
 
 
-def stream_message(event: Event, resolved: common_pb2.ResolvedModel, request_id: str) -> pb.StreamGenerateResponse:
+def stream_message(
+    event: Event, resolved: common_pb2.ResolvedModel, generation: Generation
+) -> pb.StreamGenerateResponse:
     """Return the message of a stream that says `event`; its number is still to be set.
+
+    Args:
+        event: of the engine.
+        resolved: which model answers.
+        generation: what was asked for.
 
     Raises:
         TypeError: a failure is no message but a status.
@@ -38,21 +48,23 @@ def stream_message(event: Event, resolved: common_pb2.ResolvedModel, request_id:
     match event:
         case Started():
             message.started.resolved_model.CopyFrom(resolved)
-            message.started.request_id = request_id
+            message.started.request_id = generation.envelope.request_id
             message.started.prompt_tokens = event.prompt_tokens
             message.started.seed = event.seed
         case PrefillProgress():
             message.prefill_progress.processed_tokens = event.processed_tokens
             message.prefill_progress.total_tokens = event.total_tokens
         case TextDelta():
+            message.delta.sequence_index = event.sequence_index
             message.delta.text = event.text
             message.delta.channel = pb.CHANNEL_CONTENT
             message.delta.token_count = event.token_count
             message.delta.tokens.extend(token_info(token) for token in event.tokens)
         case SequenceFinished():
+            message.sequence_finished.sequence_index = event.sequence_index
             message.sequence_finished.finish.CopyFrom(finish(event))
         case Completed():
-            message.completed.usage.CopyFrom(usage(event.usage))
+            message.completed.usage.CopyFrom(usage(event.usage, generation))
             message.completed.timing.CopyFrom(timing(event.timing))
         case Failed():
             raise TypeError("a failure is a status")
@@ -72,18 +84,27 @@ def finish(event: SequenceFinished) -> pb.Finish:
 
 
 def token_info(token: TokenDetail) -> pb.TokenInfo:
-    """Return one token's id and bytes."""
-    return pb.TokenInfo(id=token.id, raw=token.raw)
+    """Return one token's id and bytes, and its log-probability and the alternatives where they were asked for."""
+    alternatives = [pb.TokenAlternative(id=each.id, raw=each.raw, logprob=each.logprob) for each in token.alternatives]
+    return pb.TokenInfo(id=token.id, raw=token.raw, logprob=token.logprob, alternatives=alternatives)
 
 
-def size_bound(delta: TextDelta) -> int:
-    """Return a number of bytes that the delta takes in a unary answer at most."""
-    return len(delta.text.encode()) + sum(len(token.raw) + TOKEN_INFO_BYTES for token in delta.tokens)
+def min_bytes(text: str, tokens: Sequence[pb.TokenInfo]) -> int:
+    """Return a number of bytes that a part of an answer takes in its message at least."""
+    return len(text.encode()) + sum(token.ByteSize() + ELEMENT_BYTES for token in tokens)
 
 
-def usage(counted: Usage) -> common_pb2.Usage:
-    """Return token counts."""
-    return common_pb2.Usage(prompt_tokens=counted.prompt_tokens, completion_tokens=counted.completion_tokens)
+def usage(counted: Usage, generation: Generation) -> common_pb2.Usage:
+    """Return token counts; those of guesses only where the request asked for guesses."""
+    message = common_pb2.Usage(
+        prompt_tokens=counted.prompt_tokens,
+        completion_tokens=counted.completion_tokens,
+        cached_prompt_tokens=counted.cached_prompt_tokens,
+    )
+    if generation.shortcuts.max_draft_tokens:
+        message.drafted_tokens = counted.drafted_tokens
+        message.accepted_draft_tokens = counted.accepted_draft_tokens
+    return message
 
 
 def timing(measured: Timing) -> common_pb2.Timing:

@@ -10,11 +10,11 @@ from worker.errors import ClientGone
 from worker.events import Completed, Event, Failed, Started, TextDelta, Usage
 from worker.outbox import Outbox
 from worker.scheduler import TextPlan
-from worker.sequence import StoppingSettings, TextRequest
+from worker.sequence import CacheUse, StoppingSettings, TextRequest
 from worker.served import ServedModel
 from worker.services.edge import Call
 from worker.services.requests import OpenRequest, OpenRequests
-from worker.validation import Generation, check_context
+from worker.validation import Generation, check_context, check_min_tokens
 
 # Short enough to type, and a number that every language reads exactly.
 SEED_BITS = 32
@@ -111,6 +111,7 @@ class Reading:
         deadline = None if remaining_s is None else time.monotonic() + remaining_s
         ids = await self._served.prompter.token_ids(generation.prompt, remaining_s)
         check_context(len(ids), facts, generation.prompt.path)
+        check_min_tokens(len(ids), generation.stopping, facts)
         self._open.check()
         seed = secrets.randbits(SEED_BITS) if generation.seed is None else generation.seed
         return TextRequest(
@@ -122,18 +123,32 @@ class Reading:
             deadline=deadline,
             prefill_progress=generation.streaming.prefill_progress,
             token_details=generation.token_details,
+            top_logprobs=generation.top_logprobs,
+            num_sequences=generation.num_sequences,
+            cache=self._cache_use(),
+            max_draft_tokens=generation.shortcuts.max_draft_tokens,
         )
 
     def _stopping(self) -> StoppingSettings:
         asked, served = self._generation.stopping, self._served
         return StoppingSettings(
             max_tokens=served.facts.max_context_tokens if asked.max_tokens is None else asked.max_tokens,
+            min_tokens=asked.min_tokens,
             stop_strings=asked.stop_strings,
             stop_token_ids=asked.stop_token_ids,
             eos_token_ids=frozenset() if asked.ignore_eos else served.eos_token_ids,
             include_stop_in_output=asked.include_stop_in_output,
         )
 
+    def _cache_use(self) -> CacheUse:
+        asked = self._generation.shortcuts
+        return CacheUse(asked.bypass_prefix_cache, cache_namespace(self._call.principal, asked.cache_salt))
+
     def _count(self, num_tokens: int) -> None:
         before = self._call.usage or Usage()
-        self._call.usage = Usage(before.prompt_tokens, before.completion_tokens + num_tokens)
+        self._call.usage = replace(before, completion_tokens=before.completion_tokens + num_tokens)
+
+
+def cache_namespace(principal: str, salt: str) -> str:
+    """Return what two requests have to agree in to share cached prompts: equal only for an equal caller and salt."""
+    return f"{len(principal)}:{principal}{salt}"

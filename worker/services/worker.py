@@ -18,6 +18,7 @@ from worker.job import RequestView
 from worker.services.edge import Call, Edge
 from worker.services.reading import Desk
 from worker.services.requests import OpenRequest
+from worker.services.stats import stats_message
 from worker.status import State, Status
 
 SERVICE = "pomona.v1.WorkerService"
@@ -152,13 +153,8 @@ class WorkerService:
             steps_total=engine.steps,
             step_tokens=counts.step_tokens,
             failure=self._status.failure,
+            stats=stats_message(self._identity.model, counts, self._gauge.bytes),
         )
-        report.stats.model = self._identity.model
-        report.stats.running_requests = counts.running
-        report.stats.queued_requests = counts.queued
-        report.stats.prompt_tokens_total = counts.prompt_tokens_total
-        report.stats.completion_tokens_total = counts.completion_tokens_total
-        report.stats.memory.footprint_bytes = self._gauge.bytes
         if isinstance(progress, LoadProgress):
             report.load_progress.phase = progress.phase
             report.load_progress.bytes_done = progress.bytes_done

@@ -1,7 +1,7 @@
-"""Text generation: runs sequences through the steps of one model.
+"""Text group: runs sequences through the steps of one model.
 
-A tick is one decode step for each running row, each a forward of its own, so that a row's numbers depend on no other;
-then at most one chunk of one prompt.
+A tick is one decode step for all rows that decode, then one step of prompt chunks. A row's numbers do not depend on the
+others of its step where the kernels of the CPU compute; on the reference path every row has a step of its own.
 
 A decode step is pipelined: constraints work while the device computes the forward of the token that they are told of.
 MLX's CPU backend returns from starting a forward only when most of it is computed (measured with 0.32.4: all but about
@@ -12,43 +12,32 @@ starting returns at once and comes before reading, so that the device does not w
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 
 import mlx.core as mx
 
-from models.layers.cache import KVCache
+from models.layers.cache import Cache
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath
+from worker.batch import Batch
+from worker.chunks import REFERENCE_CHUNKING, Chunk, Chunking
+from worker.detokenizer import Detokenizer
 from worker.errors import ContextTooLong, InvalidField, incident_of
-from worker.events import Completed, Failed, PrefillProgress, SequenceFinished, Started, Usage
+from worker.events import Completed, Failed, PrefillProgress, Started, Usage
+from worker.group import SequenceGroup, drop
 from worker.job import Counts, Job, Reporter, RequestView
+from worker.prefixes import Prefixes, PrefixSettings
 from worker.row import LogitsNotFiniteError, Row
-from worker.scheduler import REFERENCE_CHUNKING, Chunk, Chunking, Scheduler, TextPlan
-from worker.sequence import Constraint, Sequence, State, TextRequest
-
-UNKNOWN_CONTEXT_TOKENS = 2048  # where neither the settings nor the checkpoint say
+from worker.sampling import Sampler
+from worker.scheduler import Scheduler, TextPlan
+from worker.sequence import Constraint, Drawn, Sequence, State, TextRequest, seed_of
+from worker.stats import TextStats
+from worker.text_settings import TextSettings
 
 
 class NotLoadedError(RuntimeError):
     """Raised when a workload is used before its load."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextSettings:
-    """Bounds of a text workload.
-
-    Attributes:
-        max_batch_rows: sequences that run at once.
-        max_queue_requests: sequences that may wait besides.
-        prefill_chunk_tokens: of a prompt in one step on the fast path; the reference path always takes 2,048.
-        max_context_tokens: prompt and output together; None: what the checkpoint was trained for.
-    """
-
-    max_batch_rows: int = 4
-    max_queue_requests: int = 64
-    prefill_chunk_tokens: int = 512
-    max_context_tokens: int | None = None
 
 
 def _unconstrained(request: TextRequest) -> Constraint | None:  # noqa: ARG001 (the shape of a constraint maker)
@@ -79,10 +68,10 @@ class TextWorkload:
         self._constrain = constrain
         self._loaded: _Loaded | None = None
         self._scheduler = Scheduler(settings.max_batch_rows, Chunking(settings.prefill_chunk_tokens))
-        self._entries: dict[str, _Entry] = {}
-        self._prompt_tokens_total = 0
-        self._completion_tokens_total = 0
-        self._step_tokens = 0
+        self._groups: dict[str, SequenceGroup] = {}
+        # What there was no room for; not tried again until somebody has left.
+        self._too_large: Sequence | None = None
+        self._stats = TextStats()
 
     @property
     def max_jobs(self) -> int:
@@ -97,12 +86,23 @@ class TextWorkload:
     def load(self, report: Callable[[object], None]) -> LoadedModel:
         """Read the model and make its cache."""
         loaded = self._load_model(report)
+        settings = self._settings
         if loaded.path is NumericPath.REFERENCE:
-            self._scheduler = Scheduler(self._settings.max_batch_rows, REFERENCE_CHUNKING)
+            # What is found of a prompt would move the cuts of the rest, and so the last bits of its numbers.
+            settings = replace(settings, prefixes=PrefixSettings(max_bytes=0))
+            self._scheduler = Scheduler(settings.max_batch_rows, REFERENCE_CHUNKING)
+        context_tokens = settings.context_tokens(loaded.checkpoint.limits.max_position_embeddings)
+        kv_tokens = settings.kv_tokens(context_tokens, loaded.token_bytes)
+        cache = loaded.make_cache(
+            settings.max_batch_rows, kv_tokens + settings.prefixes.max_bytes // loaded.token_bytes
+        )
         self._loaded = _Loaded(
             loaded,
-            loaded.model.make_cache(self._settings.max_batch_rows),
-            _context_tokens(self._settings.max_context_tokens, loaded.checkpoint.limits.max_position_embeddings),
+            cache,
+            Batch(loaded, cache),
+            Prefixes(settings.prefixes, cache, loaded),
+            context_tokens,
+            kv_tokens,
             int(loaded.checkpoint.config["vocab_size"]),
         )
         return loaded
@@ -116,72 +116,81 @@ class TextWorkload:
         """
         ready, request = self._ready, job.request
         _check(request, ready)
-        tokenizer = ready.model.tokenizer
-        sequence = Sequence(
-            request,
-            tokenizer.token_bytes,
-            ready.max_context_tokens,
-            strip_leading_space=tokenizer.strips_leading_space,
-            constraint=self._constrain(request),
-        )
-        sequence.clock.submitted = job.submitted
-        row = Row(sequence, ready.model.model, ready.cache, ready.model.path)
-        self._entries[request.key] = _Entry(job, row)
-        self._scheduler.add(sequence)
+        sequences: list[Sequence] = []
+        for index in range(request.num_sequences):
+            sequences.append(self._sequence(request, index, sequences[0] if sequences else None))
+        rows = [Row(sequence, ready.cache, self._sampler(sequence)) for sequence in sequences]
+        self._groups[request.key] = SequenceGroup(job, rows)
+        for sequence in sequences:
+            self._scheduler.add(sequence)
 
     def plan(self) -> TextPlan | None:
         """Choose the rows of the next tick; a row whose outbox is full pauses."""
-        return self._scheduler.plan(lambda sequence: self._entries[sequence.key].job.outbox.is_full)
+        plan = self._scheduler.plan(lambda sequence: self._of(sequence).job.outbox.is_full, self._start)
+        if plan is None and not self._groups:
+            self._ready.cache.trim()
+        return plan
 
     def run(self, plan: TextPlan, reporter: Reporter[TextRequest]) -> None:
         """Do one tick."""
         try:
-            self._step_tokens = len(plan.decode)
-            self._decode([self._entries[sequence.key] for sequence in plan.decode], reporter)
-            if plan.prefill is not None:
-                self._step_tokens = plan.prefill.row.num_tokens
-                self._prefill(plan.prefill, reporter)
-                reporter.tick()
+            if plan.decode:
+                self._stats.step_tokens = len(plan.decode)
+                self._decode([self._of(sequence).row(sequence) for sequence in plan.decode], reporter)
+            # A sequence of a request that has just failed is gone.
+            if chunks := [chunk for chunk in plan.prefill if chunk.sequence.slot is not None]:
+                self._stats.step_tokens = sum(chunk.row.num_tokens for chunk in chunks)
+                self._prefill(chunks, reporter)
         finally:
-            self._step_tokens = 0
+            self._stats.step_tokens = 0
 
     def drop(self, key: str) -> Usage:
-        """Forget a request and free its slot; nothing where it is forgotten already."""
-        entry = self._entries.pop(key, None)
-        if entry is None:
+        """Forget a request and free its slots; nothing where it is forgotten already."""
+        group = self._groups.pop(key, None)
+        if group is None:
             return Usage()
-        sequence = entry.row.sequence
-        if sequence.slot is not None:
-            self._ready.cache.release(sequence.slot)
-        self._scheduler.remove(sequence)
-        return sequence.usage
+        for row in group.rows:
+            if row.sequence.state is not State.ENDED:
+                self._release(row.sequence)
+        drop(group.shared)
+        return group.usage
 
     def view(self, job: Job[TextRequest]) -> RequestView:
         """Describe a request."""
-        entry = self._entries.get(job.request.key)
-        if entry is None:
-            usage = Usage(len(job.request.prompt_ids))
-            return RequestView(job.request.key, job.request.request_id, State.QUEUED.value, job.submitted, usage)
-        sequence = entry.row.sequence
-        return RequestView(sequence.key, sequence.request_id, sequence.state.value, job.submitted, sequence.usage)
+        request = job.request
+        group = self._groups.get(request.key)
+        if group is None:
+            state, usage = State.QUEUED, Usage(len(request.prompt_ids))
+        else:
+            state, usage = group.state, group.usage
+        return RequestView(request.key, request.request_id, state.value, job.submitted, usage)
 
     def counts(self) -> Counts:
-        """Count sequences and tokens."""
-        return Counts(
-            self._scheduler.num_running,
-            self._scheduler.num_waiting,
-            self._prompt_tokens_total,
-            self._completion_tokens_total,
-            self._step_tokens,
+        """Count requests, tokens and times."""
+        states = [group.state for group in list(self._groups.values())]
+        num_queued = states.count(State.QUEUED)
+        counted = self._stats.counts(len(states) - num_queued, num_queued)
+        if (ready := self._loaded) is None:
+            return counted
+        return replace(
+            counted,
+            used_cache_tokens=sum(ready.cache.length(slot) for slot in range(ready.cache.num_slots)),
+            total_cache_tokens=ready.kv_tokens,
+            cache_bytes=ready.cache.nbytes,
+            prefix_bytes=ready.prefixes.nbytes,
+            evictions_total=ready.prefixes.evictions_total,
         )
 
     def recover(self) -> None:
         """Give memory back that a failed tick left in MLX's pool."""
+        self._ready.batch.drop()
         mx.clear_cache()
 
     def close(self) -> None:
         """Free the model, its cache and MLX's pool."""
-        self._entries.clear()
+        if self._loaded is not None:
+            self._loaded.prefixes.close()
+        self._groups.clear()
         self._loaded = None
         mx.clear_cache()
 
@@ -191,93 +200,190 @@ class TextWorkload:
             raise NotLoadedError("the model is not loaded")
         return self._loaded
 
-    def _decode(self, entries: list["_Entry"], reporter: Reporter[TextRequest]) -> None:
-        starts_at_once = self._ready.model.device != "cpu"
-        for entry in entries:
-            if not entry.row.sequence.is_last_token_pending():
-                entry.row.build()
-                if starts_at_once:
-                    entry.row.start()
-        drawn = [(entry.row, token_id) for entry in entries if (token_id := self._read(entry, reporter)) is not None]
-        reporter.flush()
-        constrained = [(row.sequence.constraint, token_id) for row, token_id in drawn if row.sequence.constraint]
-        masks = reporter.aside(partial(_advance_all, constrained)) if constrained else None
-        if not starts_at_once:
-            for row, _ in drawn:
-                row.start()
-        left = iter(masks.result() if masks else [])
-        for row, token_id in drawn:
-            row.accept(token_id)
-            row.sample(next(left) if row.sequence.constraint else None)
+    def _of(self, sequence: Sequence) -> SequenceGroup:
+        return self._groups[sequence.key]
 
-    def _read(self, entry: "_Entry", reporter: Reporter[TextRequest]) -> int | None:
-        """Read a row's token and tell its reader; return it where the row goes on."""
-        job, sequence = entry.job, entry.row.sequence
+    def _sequence(self, request: TextRequest, index: int, leader: Sequence | None) -> Sequence:
+        ready = self._ready
+        tokenizer = ready.model.tokenizer
+        return Sequence(
+            request,
+            Detokenizer(tokenizer.token_bytes, strip_leading_space=tokenizer.strips_leading_space),
+            ready.max_context_tokens,
+            constraint=self._constrain(request),
+            index=index,
+            leader=leader,
+        )
+
+    def _sampler(self, sequence: Sequence) -> Sampler:
+        request = sequence.request
+        return Sampler(
+            replace(request.sampling, seed=seed_of(request.sampling.seed, sequence.index)),
+            request.prompt_ids,
+            min_tokens=request.stopping.min_tokens,
+            end_ids=request.stopping.eos_token_ids | request.stopping.stop_token_ids,
+            exempt_ids=self._ready.model.checkpoint.eos_token_ids,
+            top_logprobs=request.top_logprobs,
+        )
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Make room for a sequence that has got a slot, and let it begin behind what is known of its prompt."""
+        if sequence is self._too_large:
+            return False
+        ready, group = self._ready, self._of(sequence)
+        row = group.row(sequence)
+        parts = group.shared or ready.prefixes.find(row)
+        if parts is None:
+            return False
+        # First, because what it shares needs no room: its leader's blocks may be most of what there is.
+        num_known = ready.prefixes.adopt(row, parts)
+        if not ready.cache.reserve(row.slot, sequence.max_tokens):
+            ready.cache.release(row.slot)
+            if self._scheduler.num_running == 0 and self._let_go():
+                # Nobody runs who could give room back, so what only waiting sequences shared had to go.
+                return self._start(sequence)
+            self._too_large = sequence
+            return False
+        sequence.prefilled = num_known
+        group.note_start(sequence, self._clock())
+        if sequence.leader is None:
+            self._stats.note_start(group.clock, sequence.prefilled)
+        return True
+
+    def _let_go(self) -> bool:
+        """Give back what is kept for sequences that have not started; return whether there was any."""
+        kept = [group for group in self._groups.values() if group.shared]
+        for group in kept:
+            drop(group.shared)
+            group.shared = []
+        return bool(kept)
+
+    def _release(self, sequence: Sequence) -> None:
+        slot = sequence.slot
+        self._scheduler.remove(sequence)
+        self._too_large = None
+        if slot is not None:
+            self._ready.cache.release(slot)
+
+    def _decode(self, rows: list[Row], reporter: Reporter[TextRequest]) -> None:
+        batch, began = self._ready.batch, self._clock()
+        is_ahead = self._ready.starts_at_once and not any(row.is_drafting for row in rows)
+        if is_ahead:
+            batch.build([row for row in rows if not row.sequence.is_last_token_pending()], is_ahead=True)
+            batch.start()
+        read = [row for row in rows if self._read(row, reporter)]
+        # A row that was read before another of its request failed is gone.
+        left = [row for row in read if row.sequence.slot is not None]
+        reporter.flush()
+        if left:
+            self._go_on(left, reporter, is_built=is_ahead)
+        batch.drop()
+        self._stats.decode.add(len(rows), self._clock() - began)
+
+    def _go_on(self, rows: list[Row], reporter: Reporter[TextRequest], *, is_built: bool) -> None:
+        """Start the step of rows whose tokens were read, and the draw of the next ones."""
+        batch = self._ready.batch
+        constrained = [row.sequence for row in rows if row.sequence.constraint is not None]
+        masks = reporter.aside(partial(_advance_all, constrained)) if constrained else None
+        if not is_built:
+            batch.build(rows, is_ahead=False)
+            if masks is not None:
+                batch.start()
+        found = iter(masks.result() if masks else ())
+        batch.draw(rows, [next(found) if row.sequence.constraint else None for row in rows])
+        for row in rows:
+            self._ready.prefixes.publish(row)
+
+    def _read(self, row: Row, reporter: Reporter[TextRequest]) -> bool:
+        """Read a row's tokens and tell its reader; return whether the row goes on."""
+        sequence = row.sequence
+        group = self._groups.get(sequence.key)
+        if group is None:
+            return False  # another of its sequences has failed in this tick
         reporter.tick()
         try:
-            token_id = entry.row.read()
+            tokens = row.take()
         except LogitsNotFiniteError as error:
             answer = incident_of(error, "logits are not finite")
-            reporter.post(job, Failed(answer, self.drop(sequence.key)))
-            return None
-        self._completion_tokens_total += 1
-        if sequence.clock.first_token is None:
-            sequence.clock.first_token = self._clock()
-        advance = sequence.advance(token_id)
+            reporter.post(group.job, Failed(answer, self.drop(sequence.key)))
+            return False
+        self._stats.note_tokens(group.clock, row, len(tokens), self._clock())
+        return all(self._advance(group, row, drawn, reporter) for drawn in tokens)
+
+    def _advance(self, group: SequenceGroup, row: Row, drawn: Drawn, reporter: Reporter[TextRequest]) -> bool:
+        """Take one token; return whether the sequence goes on."""
+        advance = row.sequence.advance(drawn)
         if advance.delta is not None:
-            reporter.post(job, advance.delta)
+            reporter.post(group.job, advance.delta)
         if advance.finished is None:
-            return token_id
-        self._finish(entry, advance.finished, reporter)
-        return None
+            return True
+        self._ready.prefixes.publish(row)
+        self._stats.note_end(row.sequence)
+        self._release(row.sequence)
+        reporter.post(group.job, advance.finished)
+        if group.is_complete:
+            usage = self.drop(row.sequence.key)
+            reporter.post(group.job, Completed(usage, group.clock.timing(self._clock())))
+        return False
 
-    def _finish(self, entry: "_Entry", finished: SequenceFinished, reporter: Reporter[TextRequest]) -> None:
-        sequence = entry.row.sequence
-        usage = self.drop(sequence.key)
-        reporter.post(entry.job, finished)
-        reporter.post(entry.job, Completed(usage, sequence.clock.timing(self._clock())))
+    def _prefill(self, chunks: list[Chunk], reporter: Reporter[TextRequest]) -> None:
+        rows = [self._of(chunk.sequence).row(chunk.sequence) for chunk in chunks]
+        for row in rows:
+            self._tell_start(row, reporter)
+        reporter.flush()
+        began = self._clock()
+        complete = self._ready.batch.prefill(rows, [chunk.row for chunk in chunks])
+        for row in rows:
+            self._after_chunk(row, reporter)
+        constraints = [row.sequence.constraint for row in complete]
+        self._ready.batch.draw(complete, [each.mask() if each else None for each in constraints])
+        for row in complete:
+            row.sequence.move(State.DECODING)
+        self._stats.note_prefill(sum(chunk.row.num_tokens for chunk in chunks), self._clock() - began)
+        reporter.tick()
 
-    def _prefill(self, chunk: Chunk, reporter: Reporter[TextRequest]) -> None:
-        sequence, entry = chunk.sequence, self._entries[chunk.sequence.key]
-        num_prompt_tokens = len(sequence.request.prompt_ids)
-        if sequence.clock.started is None:
-            sequence.clock.started = self._clock()
-            reporter.post(entry.job, Started(num_prompt_tokens, sequence.request.sampling.seed))
-            reporter.flush()
-        entry.row.prefill(chunk.row)
-        self._prompt_tokens_total += chunk.row.num_tokens
+    def _tell_start(self, row: Row, reporter: Reporter[TextRequest]) -> None:
+        group, request = self._of(row.sequence), row.sequence.request
+        if not group.has_started:
+            group.has_started = True
+            reporter.post(group.job, Started(len(request.prompt_ids), request.sampling.seed))
+
+    def _after_chunk(self, row: Row, reporter: Reporter[TextRequest]) -> None:
+        group, sequence = self._of(row.sequence), row.sequence
+        self._ready.prefixes.publish(row)
+        if sequence.leader is not None:
+            return
+        if sequence.is_prefilled:
+            group.share(self._ready.cache, row.slot)
         if sequence.request.prefill_progress:
-            reporter.post(entry.job, PrefillProgress(sequence.prefilled, num_prompt_tokens))
-        if sequence.prefilled == num_prompt_tokens:
-            entry.row.sample(None if sequence.constraint is None else sequence.constraint.mask())
+            progress = PrefillProgress(sequence.prefilled, len(sequence.request.prompt_ids))
+            reporter.post(group.job, progress)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     model: LoadedModel
-    cache: KVCache
+    cache: Cache
+    batch: Batch
+    prefixes: Prefixes
     max_context_tokens: int
+    kv_tokens: int
     vocab_size: int
 
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether starting a forward returns before it is computed."""
+        return self.model.device != "cpu"
 
-@dataclass(slots=True)
-class _Entry:
-    job: Job[TextRequest]
-    row: Row = field(repr=False)
 
-
-def _advance_all(constrained: list[tuple[Constraint, int]]) -> list[Items[bool] | None]:
-    """Tell each constraint its token and return what it allows next."""
+def _advance_all(sequences: list[Sequence]) -> list[Items[bool] | None]:
+    """Tell each constraint its sequence's last token and return what it allows next."""
     masks: list[Items[bool] | None] = []
-    for constraint, token_id in constrained:
-        constraint.advance(token_id)
-        masks.append(constraint.mask())
+    for sequence in sequences:
+        if sequence.constraint is not None:
+            sequence.constraint.advance(sequence.output_ids[-1])
+            masks.append(sequence.constraint.mask())
     return masks
-
-
-def _context_tokens(wanted: int | None, trained: int | None) -> int:
-    bounds = [bound for bound in (wanted, trained) if bound is not None]
-    return min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
 
 
 def _check(request: TextRequest, ready: _Loaded) -> None:

@@ -204,3 +204,17 @@ def test_failed_turn_leaves_the_conversation_as_it_was(server: ScriptedServer) -
     finally:
         terminal.close()
     assert turns(server) == [["one"], ["two"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [(["--json"], "--json"), (["-n", "2"], "--sequences"), (["--logprobs", "1"], "--logprobs")]
+)
+def test_conversation_takes_no_options_of_a_single_answer(
+    server: ScriptedServer, options: list[str], word: str
+) -> None:
+    terminal = Terminal("m", *options, "--server", server.address)
+    try:
+        terminal.wait_for(f"error: {word} needs a PROMPT")
+        assert terminal.wait_for_end() == 2
+    finally:
+        terminal.close()

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from pomona.v1 import common_pb2
 from pomona.v1 import model_pb2 as m
+from pomona.v1 import server_pb2 as s
 
 from tests.support.scripted_server import Fail, Hold, ScriptedServer
 
@@ -74,13 +75,53 @@ def test_model_is_shown_with_units(server: ScriptedServer, run: Run) -> None:
     assert "default idle timeout 90 s" in lines
     assert "generation logprobs no" in lines
     assert "memory footprint 98.2 MB" in lines
+    assert [call.method for call in server.calls] == ["GetModel"]
+
+
+def test_work_of_a_loaded_model_is_shown(server: ScriptedServer, run: Run) -> None:
+    model = smollm()
+    model.workers.add(instance_id="i1", pid=42)
+    stats = s.ModelStats(
+        running_requests=3,
+        queued_requests=1,
+        prefill_tokens_per_second=812.4,
+        decode_tokens_per_second=64.6,
+        used_cache_tokens=640,
+        total_cache_tokens=4096,
+        prompt_tokens_total=1000,
+        cached_prompt_tokens_total=400,
+        evictions_total=6,
+        drafted_tokens_total=20,
+        accepted_draft_tokens_total=11,
+    )
+    server.scripts["GetModel"] = [m.GetModelResponse(model=model)]
+    server.scripts["GetStats"] = [s.GetStatsResponse(models=[stats])]
+    lines = [" ".join(line.split()) for line in run("show", "smollm2").stdout.splitlines()]
+    assert lines[-5:] == [
+        "requests 3 running, 1 queued",
+        "tokens/s 812 prompt, 65 output",
+        "cache 640 of 4096 tokens in use",
+        "prefix cache 400 of 1000 prompt tokens found, 6 blocks evicted",
+        "speculation 11 of 20 guesses right",
+    ]
+    assert server.call("GetStats").request.models == ["smollm2"]
+
+
+def test_a_server_that_counts_nothing_still_shows_its_model(server: ScriptedServer, run: Run) -> None:
+    model = smollm()
+    model.workers.add(instance_id="i1", pid=42)
+    server.scripts["GetModel"] = [m.GetModelResponse(model=model)]
+    result = run("show", "smollm2")
+    assert (result.exit_code, "requests" in result.stdout) == (0, False)
+    server.scripts["GetStats"] = [Fail(grpc.StatusCode.UNAVAILABLE, "gone")]
+    assert run("show", "smollm2").exit_code == 1
 
 
 def test_model_is_loaded_with_the_options_given(server: ScriptedServer, run: Run) -> None:
     server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm())]
-    result = run("load", "smollm2", "--context-tokens", "512", "--max-batch-rows", "2")
+    result = run("load", "smollm2", "--context-tokens", "512", "--max-batch-rows", "2", "--kv-scheme", "turbo")
     assert (result.exit_code, result.stdout) == (0, "smollm2 is active\n")
-    options = m.LoadOptions(context_tokens=512, max_batch_rows=2)
+    options = m.LoadOptions(context_tokens=512, max_batch_rows=2, kv_scheme="turbo")
     assert server.call("LoadModel").request == m.LoadModelRequest(model="smollm2", options=options)
 
 

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from pomona.v1 import model_pb2, server_pb2
 
 from gateway.logs import LogLine
-from gateway.model_status import ModelState, ModelStatus
+from gateway.model_status import ModelState, ModelStatus, WorkerFacts
 from gateway.requests import Request, RequestKey
 from gateway.services.admin import DEFAULT_PAST_LINES
 from tests.gateway.control_plane import ControlPlane, control_plane
@@ -196,3 +196,22 @@ async def test_the_server_says_what_it_is(tmp_path: Path) -> None:
     assert (info.schema_revision, info.minimum_client_revision, info.instance_id) == (1, 1, "i1")
     assert (info.start_time.ToMilliseconds(), info.max_request_bytes, info.device) == (1500, 1000, "cpu")
     assert info.memory_total_bytes > 2**28
+
+
+async def test_stats_are_those_of_the_last_heartbeats(tmp_path: Path) -> None:
+    stats = server_pb2.ModelStats(running_requests=3, decode_tokens_per_second=64.5, used_cache_tokens=640)
+    statuses = {
+        name: ModelStatus(name, ModelState.ACTIVE, worker=WorkerFacts("i1", 42, 1.0, 2), stats=stats)
+        for name in ("model-a", "model-b")
+    }
+    async with control_plane(tmp_path, ScriptedPool(statuses=statuses)) as plane:
+        every = await plane.server.GetStats(server_pb2.GetStatsRequest(), timeout=10)
+        one = await plane.server.GetStats(server_pb2.GetStatsRequest(models=["alias-a"]), timeout=10)
+        none = await plane.server.GetStats(server_pb2.GetStatsRequest(models=["org/model-c"]), timeout=10)
+        failure = await failure_of(plane.server.GetStats(server_pb2.GetStatsRequest(models=["x"]), timeout=10))
+    assert [each.model for each in every.models] == ["model-a", "model-b"]
+    (told,) = one.models
+    assert (told.model, told.running_requests, told.restarts_total) == ("model-a", 3, 2)
+    assert (told.decode_tokens_per_second, told.used_cache_tokens) == (64.5, 640)
+    assert (list(none.models), failure.reason) == ([], "MODEL_NOT_FOUND")
+    assert not stats.restarts_total

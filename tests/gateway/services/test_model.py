@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from pomona.v1 import model_pb2
+from pomona.v1 import model_pb2, server_pb2
 
 from gateway.errors import CheckpointRejected, UnsupportedOption
 from gateway.model_status import LoadOptions, LoadProgress, ModelState, ModelStatus, WorkerFacts
@@ -76,14 +76,20 @@ async def test_a_model_is_found_by_its_alias(tmp_path: Path) -> None:
 
 async def test_a_loaded_model_shows_what_its_worker_said(tmp_path: Path) -> None:
     facts = model_pb2.Model(
-        model="x", architecture="llama", revision="abc", limits=model_pb2.ModelLimits(max_context_tokens=2048)
+        model="x",
+        architecture="llama",
+        revision="abc",
+        limits=model_pb2.ModelLimits(max_context_tokens=2048),
+        memory=model_pb2.MemoryUse(weights_bytes=5),
+        runtime=model_pb2.ModelRuntime(options=model_pb2.LoadOptions(kv_scheme="turbo-k8v3")),
     )
+    memory = model_pb2.MemoryUse(footprint_bytes=77, cache_bytes=9, prefix_cache_bytes=4)
     status = ModelStatus(
         "model-a",
         ModelState.ACTIVE,
         worker=WorkerFacts("i1", 42, 100.5, 2, "SIGKILL"),
         facts=facts,
-        footprint_bytes=77,
+        stats=server_pb2.ModelStats(memory=memory),
         last_used_s=3.25,
     )
     async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
@@ -92,7 +98,17 @@ async def test_a_loaded_model_shows_what_its_worker_said(tmp_path: Path) -> None
     worker = model.workers[0]
     assert (worker.instance_id, worker.pid, worker.restart_count, worker.last_exit) == ("i1", 42, 2, "SIGKILL")
     assert (worker.start_time.ToMilliseconds(), model.last_used_time.ToMilliseconds()) == (100_500, 3250)
-    assert model.memory.footprint_bytes == 77
+    assert (model.memory.footprint_bytes, model.memory.weights_bytes) == (77, 5)
+    assert (model.memory.cache_bytes, model.memory.prefix_cache_bytes) == (9, 4)
+    assert model.runtime.options.kv_scheme == "turbo-k8v3"
+
+
+@pytest.mark.parametrize(("chosen", "shown"), [(None, "none"), ("turbo", "turbo")])
+async def test_a_model_that_is_not_loaded_shows_how_it_would_be(tmp_path: Path, chosen: str | None, shown: str) -> None:
+    status = ModelStatus("model-a", ModelState.LOADING, options=LoadOptions(kv_scheme=chosen))
+    async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
+        model = (await plane.models.GetModel(model_pb2.GetModelRequest(model="model-a"))).model
+    assert (model.runtime.options.kv_scheme, model.limits.max_batch_rows) == (shown, 16)
 
 
 async def test_a_load_shows_its_progress(tmp_path: Path) -> None:
@@ -156,10 +172,10 @@ async def test_a_watch_of_some_models_is_silent_about_the_others(tmp_path: Path)
 
 async def test_a_load_returns_when_the_model_is_ready(tmp_path: Path) -> None:
     async with control_plane(tmp_path) as plane:
-        options = model_pb2.LoadOptions(context_tokens=512, max_batch_rows=2)
+        options = model_pb2.LoadOptions(context_tokens=512, max_batch_rows=2, kv_scheme="turbo:k8v4")
         call = plane.models.LoadModel(model_pb2.LoadModelRequest(model="alias-a", options=options), timeout=10)
         await eventually(lambda: len(plane.pool.loads) == 1)
-        assert plane.pool.loads == [("model-a", LoadOptions(512, 2), True)]
+        assert plane.pool.loads == [("model-a", LoadOptions(512, 2, "turbo:k8v4"), True)]
         assert not call.done()
         plane.pool.may_load.set()
         assert (await call).model.state == model_pb2.MODEL_STATE_ACTIVE
@@ -187,7 +203,6 @@ LOAD_FIELDS_NOT_BUILT: list[tuple[Any, str]] = [
     (model_pb2.LoadModelRequest(model="model-a", idle_ttl=Duration(seconds=1)), "idle_ttl"),
     (model_pb2.LoadModelRequest(model="model-a", pinned=False), "pinned"),
     (model_pb2.LoadModelRequest(model="model-a", allow_eviction=True), "allow_eviction"),
-    (model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(kv_scheme="8")), "options.kv_scheme"),
     (
         model_pb2.LoadModelRequest(
             model="model-a", options=model_pb2.LoadOptions(experts_mode=model_pb2.EXPERTS_MODE_SLAB)
@@ -217,18 +232,23 @@ async def test_an_option_that_is_not_built_is_refused_by_name(tmp_path: Path, re
 
 
 def test_every_field_of_a_load_is_honoured_or_refused_by_name() -> None:
-    honoured = {"model", "return_immediately", "options", "options.context_tokens", "options.max_batch_rows"}
+    honoured = {"model", "return_immediately", "options"}
+    honoured |= {"options.context_tokens", "options.max_batch_rows", "options.kv_scheme"}
     refused = {field for _, field in LOAD_FIELDS_NOT_BUILT}
     fields = {one.name for one in model_pb2.LoadModelRequest.DESCRIPTOR.fields}
     options = {f"options.{one.name}" for one in model_pb2.LoadOptions.DESCRIPTOR.fields}
     assert honoured | refused == fields | options
 
 
-@pytest.mark.parametrize("options", [{"context_tokens": 0}, {"context_tokens": 2**31}, {"max_batch_rows": 0}])
-async def test_load_options_have_a_range(tmp_path: Path, options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"context_tokens": 0}, {"context_tokens": 2**31}, {"max_batch_rows": 0}, {"kv_scheme": "3"}, {"kv_scheme": " "}],
+)
+async def test_load_options_have_a_range(tmp_path: Path, options: dict[str, Any]) -> None:
     async with control_plane(tmp_path) as plane:
-        request = model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(**options))  # type: ignore[arg-type]
+        request = model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(**options))
         failure = await failure_of(plane.models.LoadModel(request, timeout=10))
+        assert plane.pool.loads == []
     assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", f"options.{next(iter(options))}")
 
 

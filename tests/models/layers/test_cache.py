@@ -1,4 +1,7 @@
-"""The cache keeps exactly what was committed, whatever happened in between."""
+"""Both caches keep exactly what was committed, whatever happened in between."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
@@ -6,235 +9,288 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.errors import CommitError, PlanError
-from models.layers.cache import BLOCK_TOKENS, KVCache, Snapshot, Step
+from models.blocks import BLOCK_TOKENS, Part
+from models.checkpoint.kv_scheme import KVScheme
+from models.errors import BlocksExhausted, BytesRejected, CommitError, PlanError
+from models.layers.arithmetic import Arithmetic
+from models.layers.cache import AttentionLayer, Cache, Step
+from models.layers.caches import make_cache
+from models.layers.mlx_arithmetic import MlxCpuArithmetic
+from models.layers.native_arithmetic import NativeArithmetic
 from models.step import RowPlan, StepPlan
+from native import kernels
 
-LAYERS, HEADS, WIDTH = 2, 3, 4
-
-
-def make_cache(num_slots: int = 2) -> KVCache:
-    return KVCache(LAYERS, num_slots, HEADS, WIDTH, mx.float32)
-
-
-def plan(slot: int, token_ids: tuple[int, ...] | None, start: int, logits_at: tuple[int, ...] = ()) -> StepPlan:
-    return StepPlan((RowPlan(slot, token_ids, start, logits_at),))
-
-
-def entries(tokens: list[int], layer: int) -> mx.array:
-    """Keys that spell the tokens: [1, H, T, D], every element `token + layer / 10`."""
-    column = mx.array(tokens, dtype=mx.float32) + layer / 10
-    return mx.broadcast_to(column[None, None, :, None], (1, HEADS, len(tokens), WIDTH))
+HEADS, WIDTH, LAYERS = 2, 8, 3
+WINDOW = 40
+FULL = AttentionLayer(HEADS, HEADS, WIDTH, 1.0)
+WINDOWED = AttentionLayer(HEADS, HEADS, WIDTH, 1.0, WINDOW)
+KINDS: dict[str, tuple[Callable[[], Arithmetic], tuple[AttentionLayer, ...]]] = {
+    "rows": (MlxCpuArithmetic, (FULL,) * LAYERS),
+    "rows with windows": (MlxCpuArithmetic, (FULL, WINDOWED, FULL)),
+    "paged": (NativeArithmetic, (FULL,) * LAYERS),
+    "paged with windows": (NativeArithmetic, (WINDOWED, FULL, WINDOWED)),
+}
 
 
-def write(step: Step, tokens: list[int]) -> list[list[float]]:
-    """Run a pretended model over a step and return what each layer sees: keys, then values."""
-    seen: list[list[float]] = []
+def new_cache(kind: str, num_slots: int = 2, num_tokens: int | None = None) -> Cache:
+    if kind.startswith("paged") and not kernels.is_available():
+        pytest.skip("built without the native extension")
+    arithmetic, layers = KINDS[kind]
+    return make_cache(layers, arithmetic(), mx.float32, KVScheme(), num_slots, num_tokens)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def cache(kind: str) -> Cache:
+    return new_cache(kind)
+
+
+def plan(*rows: tuple[int, list[int], int]) -> StepPlan:
+    return StepPlan(tuple(RowPlan(slot, tuple(tokens), start, ()) for slot, tokens, start in rows))
+
+
+def vectors(tokens: list[int], layer: int, seed: int) -> mx.array:
+    """Return a random vector for each token and layer: [1, T, H * D]."""
+    found = [np.random.default_rng((token, layer, seed)).standard_normal(HEADS * WIDTH) for token in tokens]
+    return mx.array(np.array(found, dtype=np.float32)[None])
+
+
+def attend(step: Step, tokens: list[int]) -> list[np.ndarray]:
+    """Run a pretended model: what each layer gives for each token of the step, [T, H * D]."""
+    mixed: list[np.ndarray] = []
     for layer in range(LAYERS):
-        keys, values = step.update(layer, entries(tokens, layer), -entries(tokens, layer))
-        assert keys.shape == values.shape == (1, HEADS, step.offset + len(tokens), WIDTH)
-        for array in (np.array(keys), np.array(values)):
-            assert (array == array[:, :1, :, :1]).all()
-            seen.append([round(float(value), 1) for value in array[0, 0, :, 0]])
-    return seen
+        queries, keys, values = (vectors(tokens, layer, seed) for seed in range(3))
+        mixed.append(np.array(step.attend(layer, queries, keys, values, None))[0])
+    return mixed
 
 
-def step_state(cache: KVCache, token: int) -> list[mx.array]:
-    """Add a token and return the arrays that were written, not evaluated."""
-    step = cache.begin(plan(0, (token,), cache.length(0)))
-    for layer in range(LAYERS):
-        step.update(layer, entries([token], layer), -entries([token], layer))
-    cache.commit(0, 1)
-    return step.state()
+def expected(cache_kind: str, history: list[int], num_new: int) -> list[np.ndarray]:
+    """Return the same, computed from the whole history in float64."""
+    _, layers = KINDS[cache_kind]
+    mixed: list[np.ndarray] = []
+    for layer, shape in enumerate(layers):
+        queries, keys, values = (
+            np.array(vectors(history, layer, seed))[0].astype(np.float64).reshape(-1, HEADS, WIDTH) for seed in range(3)
+        )
+        scores = np.einsum("qhd,khd->hqk", queries, keys)
+        places = np.arange(len(history))
+        is_seen = places[None] <= places[:, None]
+        if shape.window is not None:
+            is_seen &= places[None] > places[:, None] - shape.window
+        scores = np.where(is_seen[None], scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        mixed.append(np.einsum("hqk,khd->qhd", weights, values).reshape(len(history), -1)[-num_new:])
+    return mixed
 
 
-def address(array: mx.array) -> int:
-    return np.array(array, copy=False).__array_interface__["data"][0]
+def assert_close(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
-def expected(tokens: list[int]) -> list[list[float]]:
-    return [[sign * round(token + layer / 10, 1) for token in tokens] for layer in range(LAYERS) for sign in (1, -1)]
+@dataclass
+class Life:
+    """A cache beside plain lists of the tokens that its slots should hold."""
 
+    kind: str
+    cache: Cache
+    plain: list[list[int]] = field(default_factory=lambda: [[], []])
+    parts: list[tuple[list[Part], list[int]]] = field(default_factory=list["tuple[list[Part], list[int]]"])
 
-def add(cache: KVCache, slot: int, tokens: list[int], accepted: int | None = None) -> list[list[float]]:
-    step = cache.begin(plan(slot, tuple(tokens), cache.length(slot)))
-    seen = write(step, tokens)
-    cache.commit(slot, len(tokens) if accepted is None else accepted)
-    return seen
+    def add(self, slots: list[int], tokens: list[int], accepted: int) -> None:
+        """Add the same tokens to some slots in one step, and accept the first of them."""
+        rows = [(slot, tokens, self.cache.length(slot)) for slot in slots]
+        step = self.cache.begin(plan(*rows))
+        found = attend(step, tokens * len(slots))
+        for number, slot in enumerate(slots):
+            part = slice(number * len(tokens), (number + 1) * len(tokens))
+            wanted = expected(self.kind, self.plain[slot] + tokens, len(tokens))
+            assert_close([mixed[part] for mixed in found], wanted)
+            self.cache.commit(slot, accepted)
+            self.plain[slot] = self.plain[slot] + tokens[:accepted]
 
+    def share(self, slot: int) -> None:
+        parts = self.cache.share(slot)
+        assert len(parts) == len(self.plain[slot]) // BLOCK_TOKENS
+        self.parts.append((parts, self.plain[slot][: len(parts) * BLOCK_TOKENS]))
 
-def contents(cache: KVCache, slot: int) -> list[list[float]]:
-    """Read a slot by adding a token and dropping it again."""
-    seen = add(cache, slot, [999], accepted=0)
-    return [row[:-1] for row in seen]
+    def adopt(self, slot: int, number: int) -> None:
+        if not self.parts:
+            return
+        parts, tokens = self.parts[number % len(self.parts)]
+        usable = self.cache.usable(parts[: len(parts) - number % 2])
+        self.release(slot)
+        self.cache.adopt(slot, parts[:usable])
+        self.plain[slot] = tokens[: usable * BLOCK_TOKENS]
+
+    def release(self, slot: int) -> None:
+        self.cache.release(slot)
+        self.plain[slot] = []
+
+    def end(self) -> None:
+        """Let everything go; nothing may be left."""
+        for slot in range(2):
+            self.add([slot], [999], 0)
+            self.release(slot)
+        for parts, _ in self.parts:
+            for part in parts:
+                part.drop()
+        assert self.cache.nbytes == 0
 
 
 @st.composite
 def actions(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
     """A history: verb, slot, number of tokens, and a second number for the verb."""
-    verbs = st.sampled_from(["add", "add", "add", "snapshot", "restore", "release", "abandon"])
-    sizes = st.sampled_from([1, 1, 2, 5, BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1])
+    verbs = st.sampled_from(["add", "add", "add", "both", "share", "adopt", "release", "trim"])
+    sizes = st.sampled_from([1, 1, 2, 5, BLOCK_TOKENS - 1, BLOCK_TOKENS, 2 * BLOCK_TOKENS + 1])
     one = st.tuples(verbs, st.integers(0, 1), sizes, st.integers(0, 600))
-    return draw(st.lists(one, max_size=14))
+    return draw(st.lists(one, max_size=12))
 
 
-@given(actions())
-@settings(max_examples=60, deadline=None)
-def test_holds_what_a_plain_list_holds_after_any_history(history: list[tuple[str, int, int, int]]) -> None:
-    cache = make_cache()
-    plain: list[list[int]] = [[], []]
-    snapshots: list[tuple[Snapshot, list[int]]] = [(cache.snapshot(0), [])]
-    next_token = 0
-    for verb, slot, size, number in history:
-        if verb == "add":
-            tokens = list(range(next_token, next_token + size))
-            next_token += size
-            accepted = min(number, size)
-            assert add(cache, slot, tokens, accepted) == expected(plain[slot] + tokens)
-            plain[slot] += tokens[:accepted]
-        elif verb == "snapshot":
-            snapshots.append((cache.snapshot(slot), list(plain[slot])))
-        elif verb == "restore":
-            snapshot, held = snapshots[number % len(snapshots)]
-            cache.restore(slot, snapshot)
-            plain[slot] = list(held)
-        elif verb == "release":
-            cache.release(slot)
-            plain[slot] = []
-        else:
-            write(cache.begin(plan(slot, (7,), cache.length(slot))), [7])
-            cache.restore(slot, cache.snapshot(slot))
-        assert cache.length(slot) == len(plain[slot])
-    assert [contents(cache, slot) for slot in range(2)] == [expected(tokens) for tokens in plain]
+def live(life: Life, history: list[tuple[str, int, int, int]]) -> None:
+    for number, (verb, slot, size, choice) in enumerate(history):
+        tokens = list(range(100 * number, 100 * number + size))
+        match verb:
+            case "add":
+                life.add([slot], tokens, min(choice, size))
+            case "both":
+                life.add([0, 1], tokens, size)
+            case "share":
+                life.share(slot)
+            case "adopt":
+                life.adopt(slot, choice)
+            case "release":
+                life.release(slot)
+            case _:
+                life.cache.trim()
+        assert [life.cache.length(each) for each in range(2)] == [len(tokens) for tokens in life.plain]
+    life.end()
 
 
-def test_a_snapshot_is_unchanged_by_what_its_slot_does_next() -> None:
-    cache = make_cache()
-    add(cache, 0, [1, 2, 3])
-    snapshot = cache.snapshot(0)
+@pytest.mark.parametrize("kind", KINDS)
+@given(history=actions())
+@settings(max_examples=25, deadline=None)
+def test_holds_what_plain_lists_hold_after_any_history(kind: str, history: list[tuple[str, int, int, int]]) -> None:
+    live(Life(kind, new_cache(kind)), history)
+
+
+@pytest.mark.parametrize("kind", ["rows", "paged"])
+def test_the_histories_find_a_cache_that_keeps_one_token_too_many(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = new_cache(kind)
+    commit = cache.commit
+    monkeypatch.setattr(cache, "commit", lambda slot, accepted: commit(slot, max(accepted, 1)))
+    with pytest.raises(AssertionError):
+        live(Life(kind, cache), [("add", 0, 5, 0), ("add", 0, 5, 5)])
+
+
+def test_a_prefix_is_shared_by_sequences_that_go_their_own_ways(kind: str, cache: Cache) -> None:
+    life = Life(kind, cache)
+    life.add([0], list(range(2 * BLOCK_TOKENS + 3)), 2 * BLOCK_TOKENS + 3)
+    life.share(0)
+    life.adopt(1, 0)
+    assert cache.length(1) == 2 * BLOCK_TOKENS
+    life.add([1], [500, 501], 2)
+    life.add([0], [600], 1)
+    life.release(0)
+    life.add([1], [502], 1)
+    life.end()
+
+
+def test_parts_outlive_their_process_as_bytes(kind: str, cache: Cache) -> None:
+    life = Life(kind, cache)
+    life.add([0], list(range(BLOCK_TOKENS * 2)), BLOCK_TOKENS * 2)
+    data = [cache.write(part) for part in cache.share(0)]
+    other = new_cache(kind)
+    assert other.fingerprint == cache.fingerprint
+    read = [part for each in data if (part := other.read(each)) is not None]
+    second = Life(kind, other, parts=[(read, life.plain[0])])
+    second.adopt(0, 0)
+    second.add([0], [7, 8, 9], 3)
+    second.end()
+
+
+def test_bytes_of_something_else_are_refused(cache: Cache) -> None:
+    for data in (b"", b"\x01", b"\x07" * 100):
+        with pytest.raises(BytesRejected):
+            cache.read(data)
+
+
+def test_caches_of_other_layers_do_not_read_each_others_bytes() -> None:
+    words = {new_cache(kind).fingerprint for kind in KINDS}
+    assert len(words) == len(KINDS)
+
+
+@pytest.mark.parametrize("kind", ["paged", "rows"])
+def test_room_is_promised_until_it_is_full(kind: str) -> None:
+    cache = new_cache(kind, num_tokens=4 * BLOCK_TOKENS)
+    slack = 2 if kind == "paged" else 0  # the last block of each slot
+    assert cache.reserve(0, 3 * BLOCK_TOKENS)
+    assert not cache.reserve(1, (2 + slack) * BLOCK_TOKENS)
+    assert cache.reserve(1, BLOCK_TOKENS)
     cache.release(0)
-    add(cache, 0, [7, 8, 9])
-    cache.restore(1, snapshot)
-    assert contents(cache, 1) == expected([1, 2, 3])
-    assert contents(cache, 0) == expected([7, 8, 9])
+    assert cache.reserve(1, 3 * BLOCK_TOKENS)
 
 
-def test_two_sequences_go_their_own_ways_from_one_snapshot() -> None:
-    cache = make_cache()
-    add(cache, 0, [1, 2, 3])
-    cache.restore(1, cache.snapshot(0))
-    add(cache, 0, [4])
-    add(cache, 1, [5])
-    assert contents(cache, 0) == expected([1, 2, 3, 4])
-    assert contents(cache, 1) == expected([1, 2, 3, 5])
+def test_a_slot_that_was_promised_nothing_cannot_take_what_others_were() -> None:
+    cache = new_cache("paged", num_tokens=2 * BLOCK_TOKENS)
+    assert cache.reserve(0, 4 * BLOCK_TOKENS)
+    with pytest.raises(BlocksExhausted):
+        cache.begin(plan((1, [1], 0)))
 
 
-def test_a_snapshot_can_be_restored_again_and_again() -> None:
-    cache = make_cache()
-    add(cache, 0, [1, 2])
-    snapshot = cache.snapshot(0)
-    for token in (3, 4):
-        cache.restore(0, snapshot)
-        assert add(cache, 0, [token]) == expected([1, 2, token])
-
-
-def test_tokens_beyond_the_accepted_are_dropped() -> None:
-    cache = make_cache()
-    add(cache, 0, [1, 2, 3, 4], accepted=2)
-    assert add(cache, 0, [5]) == expected([1, 2, 5])
-
-
-def test_a_step_can_begin_before_the_one_before_it_is_computed() -> None:
-    cache = make_cache()
-    first = cache.begin(plan(0, (1, 2), 0))
-    for layer in range(LAYERS):
-        first.update(layer, entries([1, 2], layer), -entries([1, 2], layer))
-    cache.commit(0, 2)
-    assert add(cache, 0, [3]) == expected([1, 2, 3])
-
-
-def test_a_token_is_written_in_place() -> None:
-    cache = make_cache()
-    add(cache, 0, list(range(10)))
-    before = [address(array) for array in cache.snapshot(0).keys]
-    for token in range(5):
-        mx.eval(step_state(cache, token))
-    assert [address(array) for array in cache.snapshot(0).keys] == before
-
-
-def test_bytes_are_those_of_whole_blocks() -> None:
-    cache = make_cache()
-    block_bytes = 2 * LAYERS * HEADS * BLOCK_TOKENS * WIDTH * 4
-    sizes = [cache.nbytes]
-    for num_tokens in (1, BLOCK_TOKENS - 1, 1, 2 * BLOCK_TOKENS):
-        add(cache, 0, [0] * num_tokens)
-        sizes.append(cache.nbytes)
-    assert sizes == [0, block_bytes, block_bytes, 2 * block_bytes, 4 * block_bytes]
-    cache.release(0)
-    assert cache.nbytes == 0
-
-
-def test_a_step_carries_its_tokens_as_int32() -> None:
-    step = make_cache().begin(plan(0, (5, 6), 0))
-    assert (step.tokens.dtype, step.tokens.tolist(), step.offset) == (mx.int32, [[5, 6]], 0)
-
-
-@pytest.mark.parametrize("token", [mx.array([9], dtype=mx.uint32), mx.array([[9]]), mx.array(9)])
-def test_a_step_takes_its_token_from_the_device(token: mx.array) -> None:
-    step = make_cache().begin(plan(0, None, 0), token)
-    assert (step.tokens.dtype, step.tokens.tolist()) == (mx.int32, [[9]])
-
-
-@pytest.mark.parametrize(("logits_at", "values"), [((0, 1, 2), [0, 1, 2]), ((2,), [2]), ((0, 2), [0, 2]), ((), [])])
-def test_a_step_selects_the_positions_whose_logits_are_asked_for(logits_at: tuple[int, ...], values: list[int]) -> None:
-    step = make_cache().begin(plan(0, (5, 6, 7), 0, logits_at))
-    hidden = mx.arange(3)[None, :, None]
-    assert step.select(hidden)[0, :, 0].tolist() == values
+def test_one_step_may_not_open_a_slot_twice(cache: Cache) -> None:
+    with pytest.raises(PlanError):
+        cache.begin(plan((0, [1], 0), (0, [2], 1)))
 
 
 @pytest.mark.parametrize(
-    ("refused", "problem"),
-    [
-        (StepPlan(()), "one row"),
-        (StepPlan((RowPlan(0, (1,), 0, ()), RowPlan(1, (1,), 0, ()))), "one row"),
-        (plan(0, (1,), 1), "starts at 1"),
-        (plan(0, (), 0), "no tokens"),
-        (plan(0, (1, 2), 0, (2,)), "outside the step"),
-        (plan(0, None, 0), "from the device"),
-        (plan(2, (1,), 0), "2 slots"),
-        (plan(-1, (1,), 0), "2 slots"),
-    ],
+    ("wrong", "rows"),
+    [("another start", [(0, [1], 3)]), ("no tokens", [(0, [], 0)]), ("no slot", [(2, [1], 0)]), ("no rows", [])],
 )
-def test_refuses_a_plan_that_does_not_fit(refused: StepPlan, problem: str) -> None:
-    cache = make_cache()
-    with pytest.raises(PlanError, match=problem):
-        cache.begin(refused)
-    assert (cache.length(0), cache.nbytes) == (0, 0)
+def test_a_plan_that_does_not_fit_is_refused(cache: Cache, wrong: str, rows: list[tuple[int, list[int], int]]) -> None:
+    with pytest.raises(PlanError):
+        cache.begin(plan(*rows))
+    assert cache.length(0) == 0, wrong
 
 
-def test_refuses_a_second_step_while_one_is_open() -> None:
-    cache = make_cache()
-    cache.begin(plan(0, (1,), 0))
-    with pytest.raises(PlanError, match="a step is open"):
-        cache.begin(plan(0, (1,), 0))
-
-
-def test_refuses_to_write_to_a_step_that_is_over() -> None:
-    cache = make_cache()
-    step = cache.begin(plan(0, (1,), 0))
+def test_a_slot_has_one_open_step(cache: Cache) -> None:
+    step = cache.begin(plan((0, [1], 0)))
+    with pytest.raises(PlanError):
+        cache.begin(plan((0, [1], 0)))
+    attend(step, [1])
     cache.commit(0, 1)
-    with pytest.raises(PlanError, match="no longer open"):
-        write(step, [1])
+    with pytest.raises(PlanError):
+        attend(step, [1])
+    with pytest.raises(CommitError):
+        cache.commit(0, 1)
 
 
 @pytest.mark.parametrize("accepted", [-1, 3])
-def test_refuses_to_accept_other_than_what_was_begun(accepted: int) -> None:
-    cache = make_cache()
-    cache.begin(plan(0, (1, 2), 0))
-    with pytest.raises(CommitError, match="of a step of 2"):
+def test_no_more_is_accepted_than_was_added(cache: Cache, accepted: int) -> None:
+    attend(cache.begin(plan((0, [1, 2], 0))), [1, 2])
+    with pytest.raises(CommitError):
         cache.commit(0, accepted)
 
 
-def test_refuses_to_commit_without_a_step() -> None:
-    with pytest.raises(CommitError, match="no step is open"):
-        make_cache().commit(0, 0)
+def test_tokens_on_the_device_fill_the_rows_that_lack_them(cache: Cache) -> None:
+    rows = (RowPlan(0, None, 0, ()), RowPlan(1, (5, 6), 0, ()))
+    step = cache.begin(StepPlan(rows), mx.array([9], dtype=mx.uint32))
+    assert step.tokens.tolist() == [[9, 5, 6]]
+    assert step.positions.tolist() == [0, 0, 1]
+
+
+def test_a_step_that_lacks_tokens_from_the_device_is_refused(cache: Cache) -> None:
+    with pytest.raises(PlanError):
+        cache.begin(StepPlan((RowPlan(0, None, 0, ()),)))
+
+
+def test_a_slot_that_is_not_empty_cannot_adopt(kind: str, cache: Cache) -> None:
+    life = Life(kind, cache)
+    life.add([0], list(range(BLOCK_TOKENS)), BLOCK_TOKENS)
+    with pytest.raises(PlanError):
+        cache.adopt(0, cache.share(0))

@@ -10,9 +10,11 @@ import pytest
 
 from models.checkpoint.errors import CheckpointRejected
 from models.layers.arithmetic import Arithmetic
+from models.layers.cache import Step
 from models.layers.mlx_arithmetic import MlxArithmetic
 from models.layers.native_arithmetic import NativeArithmetic
 from models.layers.rope import RopeConfig
+from models.step import RowPlan, StepPlan
 from native import kernels
 
 HEAD_DIM = 16
@@ -51,6 +53,12 @@ def rotated(x: np.ndarray, raw: dict[str, Any], offset: int) -> np.ndarray:
     return np.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=1)
 
 
+def step_at(*rows: tuple[int, int]) -> Step:
+    """Return a step whose rows begin at a position and have so many tokens."""
+    plans = [RowPlan(slot, (7,) * count, start, ()) for slot, (start, count) in enumerate(rows)]
+    return Step(StepPlan(tuple(plans)), mx.zeros((1, sum(count for _, count in rows)), dtype=mx.int32))
+
+
 @pytest.mark.parametrize("kind", ARITHMETICS)
 @pytest.mark.parametrize("offset", [0, 1, 300])
 @pytest.mark.parametrize(
@@ -61,9 +69,22 @@ def test_turns_each_pair_by_its_angle(
 ) -> None:
     raw = {"rope_theta": 10_000.0, "rope_scaling": scaling}
     x = np.random.default_rng(3).normal(size=(5, HEAD_DIM))
-    rotate = kind().rotary(HEAD_DIM, RopeConfig.from_checkpoint(raw)).at(offset, len(x))
-    ours = np.array(rotate(mx.array(x.astype(np.float32))[None, None]))[0, 0]
+    step = step_at((17, 2), (offset, len(x)))
+    rotation = kind().rotary(HEAD_DIM, RopeConfig.from_checkpoint(raw)).at(step)
+    ours = np.array(rotation.rotate(mx.array(x.astype(np.float32))[None, None], step.spans[1]))[0, 0]
     assert np.abs(ours - rotated(x, raw, offset)).max() < 2e-4
+
+
+@pytest.mark.parametrize("kind", ARITHMETICS)
+def test_rows_of_one_token_each_are_turned_together(kind: Callable[[], Arithmetic]) -> None:
+    raw: dict[str, Any] = {"rope_theta": 10_000.0}
+    starts = [0, 5, 300]
+    x = np.random.default_rng(5).normal(size=(len(starts), 2, 1, HEAD_DIM))
+    rotation = kind().rotary(HEAD_DIM, RopeConfig.from_checkpoint(raw)).at(step_at(*((start, 1) for start in starts)))
+    ours = np.array(rotation.rotate_each(mx.array(x.astype(np.float32))))
+    for row, start in enumerate(starts):
+        for head in range(2):
+            assert np.abs(ours[row, head] - rotated(x[row, head], raw, start)).max() < 2e-4
 
 
 @pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
@@ -73,7 +94,10 @@ def test_native_positions_are_those_of_mlx(scaling: dict[str, Any] | None, tradi
     raw = {"rope_theta": 100_000.0, "rope_scaling": scaling, "rope_traditional": traditional}
     config = RopeConfig.from_checkpoint(raw)
     x = mx.array(np.random.default_rng(4).normal(size=(1, 2, 7, HEAD_DIM)).astype(np.float32))
-    ours, theirs = (kind().rotary(HEAD_DIM, config).at(3000, 7)(x) for kind in (NativeArithmetic, MlxArithmetic))
+    step = step_at((3000, 7))
+    ours, theirs = (
+        kind().rotary(HEAD_DIM, config).at(step).rotate(x, step.spans[0]) for kind in (NativeArithmetic, MlxArithmetic)
+    )
     # The angles have the same bits; a product and a sum may be rounded once instead of twice.
     assert np.abs(np.array(ours) - np.array(theirs)).max() < 1e-6
 

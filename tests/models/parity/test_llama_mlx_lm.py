@@ -6,9 +6,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from models.step import NumericPath
 from tests.models.parity.equality import assert_bit_equal, load_path
-from tests.models.stepping import greedy
-from tests.models.variants import VARIANTS
+from tests.models.stepping import assert_same_tokens, greedy
+from tests.models.variants import VARIANTS, WINDOWED
 from tests.support.tiny_models import write_llama
 
 pytestmark = [
@@ -48,3 +49,16 @@ def test_logits_are_those_of_mlx_lm_across_blocks_of_the_cache(tmp_path: Path) -
 def test_logits_are_those_of_mlx_lm_across_chunks_of_the_prompt(tmp_path: Path, num_tokens: int) -> None:
     folder = write_llama(tmp_path / "tiny", config={"num_hidden_layers": 1}, quantization=None)
     assert_parity(folder, prompt_of(num_tokens), num_tokens=4)
+
+
+@pytest.mark.parametrize("path", NumericPath)
+@pytest.mark.parametrize("variant", WINDOWED.values(), ids=WINDOWED.keys())
+def test_tokens_within_windows_are_those_of_mlx_lm(tmp_path: Path, variant: dict[str, Any], path: NumericPath) -> None:
+    from tests.models.parity.mlx_lm_oracle import greedy_logits
+
+    folder = write_llama(tmp_path / "tiny", **variant)
+    prompt = prompt_of(90)
+    ours = list(greedy(load_path(folder, path), prompt, NUM_TOKENS))
+    theirs = greedy_logits(folder, prompt, NUM_TOKENS)
+    assert_same_tokens(ours, theirs, max_gap=1e-3)
+    assert mx.allclose(ours[0][1], theirs[0][1], rtol=0, atol=2e-3)

@@ -1,21 +1,22 @@
-"""Text generation by an engine over a tiny random Llama."""
+"""Text generation over a tiny random Llama: what one request brings, and what is told of it."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
-from models.layers.cache import KVCache, Step
-from models.registry import LoadedModel, LoadProgress, TextModel
+from models.layers.cache import Step
+from models.registry import LoadedModel
 from models.step import NumericPath
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.models.stepping import step_logits
+from tests.support.tiny_models import END_TOKEN_ID, VOCAB_SIZE
 from tests.support.waiting import eventually
+from tests.worker.text_driving import Driven
 from tests.worker.text_engines import (
-    LoadModel,
-    TextEngine,
+    details_of,
     drain,
     failure_of,
     finish_of,
@@ -23,65 +24,18 @@ from tests.worker.text_engines import (
     request,
     running,
     submit,
-    text_of,
     tiny_loader,
     tokens_of,
 )
-from worker.errors import (
-    CancelledByOperator,
-    ContextTooLong,
-    InternalError,
-    InvalidField,
-    ModelUnloading,
-    QueueFull,
-    SlowReader,
-)
-from worker.events import Completed, Event, Failed, FinishReason, PrefillProgress, Started, TextDelta, Usage
-from worker.row import Row
+from tests.worker.text_mixes import has_ended
+from tests.worker.text_models import changed, tiny
+from worker.errors import ContextTooLong, InvalidField, ModelUnloading, QueueFull
+from worker.events import Completed, Event, FinishReason, PrefillProgress, SequenceFinished, Started, TextDelta, Usage
 from worker.sequence import SamplingSettings, StoppingSettings, TextRequest
-from worker.workloads.text import TextSettings, TextWorkload
+from worker.text_settings import TextSettings
+from worker.workloads.text import NotLoadedError, TextWorkload
 
 LONG_PROMPT = tuple(index % 256 for index in range(600))
-GREEDY = SamplingSettings(temperature=0.0)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("checkpoint")
-
-
-@pytest.fixture
-def load_model(folder: Path) -> LoadModel:
-    return tiny_loader(folder)
-
-
-def workload(load_model: LoadModel, **settings: int) -> TextWorkload:
-    return TextWorkload(load_model, TextSettings(**settings))
-
-
-class ChangedModel:
-    """A model whose logits or forwards a test changes; `change` gets the position and the logits' input."""
-
-    def __init__(self, model: TextModel, change: Callable[[Step, mx.array], mx.array]) -> None:
-        self._model = model
-        self._change = change
-
-    def make_cache(self, num_slots: int) -> KVCache:
-        return self._model.make_cache(num_slots)
-
-    def hidden(self, step: Step) -> mx.array:
-        return self._change(step, self._model.hidden(step))
-
-    def head(self, hidden: mx.array) -> mx.array:
-        return self._model.head(hidden)
-
-
-def changed(load_model: LoadModel, change: Callable[[Step, mx.array], mx.array]) -> LoadModel:
-    def load_changed(report: Callable[[LoadProgress], None]) -> LoadedModel:
-        loaded = load_model(report)
-        return replace(loaded, model=ChangedModel(loaded.model, change))
-
-    return load_changed
 
 
 def kinds(events: list[Event]) -> list[str]:
@@ -89,133 +43,131 @@ def kinds(events: list[Event]) -> list[str]:
     return [name for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
 
 
-async def test_events_come_in_the_order_of_the_contract(load_model: LoadModel):
-    async with running(workload(load_model, prefill_chunk_tokens=3)) as engine:
-        events = await generate(engine, request(prefill_progress=True))
+# What a request brings.
+
+
+def test_events_come_in_the_order_of_the_contract(loaded: LoadedModel):
+    events = Driven(loaded, TextSettings(prefill_chunk_tokens=3)).generate(request(prefill_progress=True))
     assert kinds(events) == ["Started", "PrefillProgress", "TextDelta", "SequenceFinished", "Completed"]
     assert events[0] == Started(7, 0)
 
 
-async def test_progress_of_a_prompt_is_told_by_chunks(load_model: LoadModel):
-    subject = workload(load_model, prefill_chunk_tokens=256)
-    async with running(subject) as engine:
-        events = await generate(engine, request(prompt=LONG_PROMPT, prefill_progress=True, max_tokens=1))
+def test_progress_of_a_prompt_is_told_by_chunks(loaded: LoadedModel):
+    driven = Driven(loaded, TextSettings(prefill_chunk_tokens=256))
+    events = driven.generate(request(prompt=LONG_PROMPT, prefill_progress=True, max_tokens=1))
     progress = [event for event in events if isinstance(event, PrefillProgress)]
-    assert progress[-1] == PrefillProgress(600, 600)
-    assert all(event.processed_tokens in {256, 512, 600} for event in progress)
+    assert progress == [PrefillProgress(done, 600) for done in (256, 512, 600)]
 
 
-async def test_the_tokens_of_a_step_are_told_while_it_is_computed(load_model: LoadModel):
-    seen: list[int] = []
-
-    def note(_: Step, hidden: mx.array) -> mx.array:
-        seen.append(subject.counts().step_tokens)
-        return hidden
-
-    subject = TextWorkload(changed(load_model, note), TextSettings(prefill_chunk_tokens=256))
-    async with running(subject) as engine:
-        await generate(engine, request(prompt=LONG_PROMPT, max_tokens=3))
-    assert seen == [256, 256, 88, 1, 1]
-    assert subject.counts().step_tokens == 0
-
-
-async def test_usage_and_timing_add_up(load_model: LoadModel):
-    subject = workload(load_model)
-    async with running(subject) as engine:
-        events = await generate(engine, request(max_tokens=5))
+def test_usage_and_timing_add_up(loaded: LoadedModel):
+    driven = Driven(loaded)
+    events = driven.generate(request(max_tokens=5))
     last = events[-1]
     assert isinstance(last, Completed)
     assert last.usage == Usage(7, 5)
-    assert last.timing.total_us >= last.timing.time_to_first_token_us > 0
+    # The prompt in a tick, then five that read a token each; the clock moves before each.
+    assert (last.timing.queue_us, last.timing.time_to_first_token_us, last.timing.total_us) == (1000, 2000, 6000)
     assert sum(event.token_count for event in events if isinstance(event, TextDelta)) == 5
-    assert (subject.counts().prompt_tokens_total, subject.counts().completion_tokens_total) == (7, 5)
+    counts = driven.workload.counts()
+    assert (counts.prompt_tokens_total, counts.completion_tokens_total) == (7, 5)
+    durations = {each.name: sum(each.counts) for each in counts.durations}
+    assert durations == {"queue": 1, "time_to_first_token": 1, "inter_token_gap": 4}
+
+
+def test_log_probabilities_are_those_of_the_model_with_penalties(loaded: LoadedModel):
+    sampling = SamplingSettings(temperature=0.0, logit_bias={40: 30.0})
+    events = Driven(loaded).generate(request(max_tokens=1, sampling=sampling, top_logprobs=4))
+    (detail,) = details_of(events)
+    logits = np.array(step_logits(loaded, loaded.make_cache(1), request().prompt_ids))[-1].astype(np.float64)
+    logits[40] += 30.0
+    logprobs = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+    assert [each.id for each in detail.alternatives] == [int(token) for token in np.argsort(-logprobs)[:4]]
+    assert detail.id == 40
+    assert detail.logprob == pytest.approx(logprobs[40], abs=1e-4)
+    for each in detail.alternatives:
+        assert each.logprob == pytest.approx(logprobs[each.id], abs=1e-4)
+        assert each.raw == loaded.tokenizer.token_bytes(each.id)
+
+
+def test_log_probabilities_come_only_on_request(loaded: LoadedModel):
+    driven = Driven(loaded)
+    assert details_of(driven.generate(request())) == []
+    assert all(each.logprob is None for each in details_of(driven.generate(request("r2", token_details=True))))
+    alone = details_of(driven.generate(request("r3", top_logprobs=0)))
+    assert all(each.logprob is not None and not each.alternatives for each in alone)
 
 
 @pytest.mark.parametrize("path", list(NumericPath))
-async def test_a_long_prompt_in_chunks_gives_the_tokens_of_both_paths(folder: Path, path: NumericPath):
-    async with running(TextWorkload(tiny_loader(folder), TextSettings(prefill_chunk_tokens=100))) as engine:
-        expected = tokens_of(await generate(engine, request(prompt=LONG_PROMPT, token_details=True)))
-    async with running(TextWorkload(tiny_loader(folder, path), TextSettings())) as engine:
-        found = tokens_of(await generate(engine, request(prompt=LONG_PROMPT, token_details=True)))
-    assert found == expected
+def test_a_long_prompt_in_chunks_gives_the_tokens_of_both_paths(tmp_path: Path, path: NumericPath):
+    wanted = request(prompt=LONG_PROMPT, token_details=True)
+    load_model = tiny_loader(tmp_path)
+    expected = Driven(load_model(lambda _: None), TextSettings(prefill_chunk_tokens=100)).generate(wanted)
+    found = Driven(tiny_loader(tmp_path, path)(lambda _: None)).generate(wanted)
+    assert tokens_of(found) == tokens_of(expected)
 
 
-REQUESTS = {
-    "greedy": request("greedy", "abc", max_tokens=24, token_details=True),
-    "seeded": request("seeded", "abc", max_tokens=24, token_details=True, sampling=SamplingSettings(seed=11)),
-    "other seed": request("other seed", "abc", max_tokens=24, token_details=True, sampling=SamplingSettings(seed=12)),
-    "penalties": request(
-        "penalties",
-        "hello",
-        max_tokens=24,
-        token_details=True,
-        sampling=SamplingSettings(temperature=0.0, repetition_penalty=1.3, frequency_penalty=0.5, penalty_window=0),
-    ),
-    "filters": request(
-        "filters", "xyz", max_tokens=24, token_details=True, sampling=SamplingSettings(seed=3, top_p=0.9, top_k=30)
-    ),
-    "bias": request(
-        "bias", "abc", max_tokens=24, token_details=True, sampling=SamplingSettings(0.0, logit_bias={65: 99.0})
-    ),
-    "long": request("long", LONG_PROMPT, max_tokens=12, token_details=True, sampling=SamplingSettings(seed=5)),
-}
+def test_the_reference_path_shares_nothing_and_computes_each_row_by_itself(tmp_path: Path):
+    steps: list[int] = []
+
+    def note(step: Step, hidden: mx.array) -> mx.array:
+        steps.append(len(step.plan.rows))
+        return hidden
+
+    driven = Driven(changed(tiny(tmp_path, path=NumericPath.REFERENCE), note))
+    wanted = request("a", LONG_PROMPT, token_details=True)
+    for key in "abc":
+        driven.admit(replace(wanted, key=key))
+    driven.finish()
+    assert set(steps) == {1}
+    assert driven.workload.counts().cached_prompt_tokens_total == 0
+    alone = Driven(tiny(tmp_path, path=NumericPath.REFERENCE)).generate(wanted)
+    assert [tokens_of(driven.events[key]) for key in "abc"] == [tokens_of(alone)] * 3
 
 
-async def test_each_request_gives_the_same_whatever_else_runs(load_model: LoadModel):
-    async with running(workload(load_model, prefill_chunk_tokens=64)) as engine:
-        alone = {name: tokens_of(await generate(engine, wanted)) for name, wanted in REQUESTS.items()}
-    async with running(workload(load_model, prefill_chunk_tokens=64, max_batch_rows=3)) as engine:
-        outboxes = {name: submit(engine, wanted) for name, wanted in REQUESTS.items()}
-        together = {name: tokens_of(await drain(outbox)) for name, outbox in outboxes.items()}
-    assert together == alone
-    assert alone["seeded"] != alone["other seed"]
-    assert alone["bias"] == [65] * 24
+# How it ends.
 
 
-async def test_penalties_see_the_output(load_model: LoadModel):
-    sampling = SamplingSettings(temperature=0.0, presence_penalty=1000.0, penalty_window=0)
-    async with running(workload(load_model)) as engine:
-        found = tokens_of(await generate(engine, request(max_tokens=60, sampling=sampling, token_details=True)))
-    assert len(set(found)) == 60
+def test_an_end_token_from_any_source_ends_it_and_stays_out_of_the_text(loaded: LoadedModel):
+    driven = Driven(loaded)
+    plain = tokens_of(driven.generate(request(max_tokens=20, token_details=True)))
+    stopping = StoppingSettings(20, eos_token_ids=frozenset({1, plain[3]}))
+    events = driven.generate(request("r2", stopping=stopping, token_details=True))
+    assert tokens_of(events) == plain[: plain.index(plain[3]) + 1]
+    assert finish_of(events) == SequenceFinished(FinishReason.EOS, eos_token_id=plain[3])
 
 
-async def test_a_row_that_joins_and_leaves_changes_no_other(load_model: LoadModel):
-    async with running(workload(load_model)) as engine:
-        alone = tokens_of(await generate(engine, REQUESTS["seeded"]))
-        outbox = submit(engine, REQUESTS["seeded"])
-        for name in ("penalties", "bias"):
-            submit(engine, REQUESTS[name])
-        engine.cancel("penalties", CancelledByOperator("penalties"))
-        assert tokens_of(await drain(outbox)) == alone
+def test_the_context_ends_it(loaded: LoadedModel):
+    events = Driven(loaded, TextSettings(max_context_tokens=10)).generate(request(prompt="1234567", max_tokens=50))
+    assert finish_of(events).reason is FinishReason.CONTEXT_LENGTH
+    assert isinstance(events[-1], Completed)
+    assert events[-1].usage == Usage(7, 3)
 
 
-async def test_an_end_token_from_any_source_ends_it_and_stays_out_of_the_text(load_model: LoadModel):
-    async with running(workload(load_model)) as engine:
-        plain = tokens_of(await generate(engine, request(max_tokens=20, token_details=True)))
-        stopping = StoppingSettings(20, eos_token_ids=frozenset({1, plain[3]}))
-        events = await generate(engine, request(stopping=stopping, token_details=True))
-    at = plain.index(plain[3])
-    assert tokens_of(events) == plain[: at + 1]
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_before_the_least_number_of_tokens_nothing_ends_it(loaded: LoadedModel, temperature: float):
+    sampling = SamplingSettings(temperature=temperature, seed=3, logit_bias={END_TOKEN_ID: 99.0, 65: 50.0})
+    stopping = StoppingSettings(20, min_tokens=6, stop_strings=("A",), eos_token_ids=frozenset({END_TOKEN_ID}))
+    events = Driven(loaded).generate(request(sampling=sampling, stopping=stopping, token_details=True))
+    tokens = tokens_of(events)
+    assert END_TOKEN_ID not in tokens[:6]
+    assert tokens[6:] == [END_TOKEN_ID]
     assert finish_of(events).reason is FinishReason.EOS
-    assert finish_of(events).eos_token_id == plain[3]
 
 
-async def test_a_stop_string_ends_it_in_the_stream_as_in_the_whole(load_model: LoadModel):
-    biased = SamplingSettings(seed=4, logit_bias=dict.fromkeys(range(64, 72), 60.0))
-    async with running(workload(load_model)) as engine:
-        whole = text_of(await generate(engine, request(max_tokens=40, sampling=biased)))
-        stop = whole[20:23]
-        stopping = StoppingSettings(40, stop_strings=(stop, "never"))
-        events = await generate(engine, request(stopping=stopping, sampling=biased))
-    assert text_of(events) == whole[: whole.index(stop)]
-    assert finish_of(events).stop_string == stop
+def test_no_forward_is_computed_past_the_last_token(loaded: LoadedModel):
+    starts: list[int] = []
+
+    def note(step: Step, hidden: mx.array) -> mx.array:
+        starts.append(step.spans[0].start)
+        return hidden
+
+    for device in ("cpu", "metal"):
+        starts.clear()
+        Driven(changed(replace(loaded, device=device), note)).generate(request(max_tokens=3))
+        assert starts == [0, 7, 8]
 
 
-async def test_the_context_ends_it(load_model: LoadModel):
-    async with running(workload(load_model, max_context_tokens=10)) as engine:
-        events = await generate(engine, request(prompt="1234567", max_tokens=50))
-        assert finish_of(events).reason is FinishReason.CONTEXT_LENGTH
-        assert events[-1] == replace(events[-1], usage=Usage(7, 3))
+# What is refused.
 
 
 @pytest.mark.parametrize(
@@ -223,262 +175,77 @@ async def test_the_context_ends_it(load_model: LoadModel):
     [
         (request(prompt=()), InvalidField),
         (request(prompt=(VOCAB_SIZE,)), InvalidField),
+        (request(prompt=(-1,)), InvalidField),
         (request(sampling=SamplingSettings(logit_bias={VOCAB_SIZE: 1.0})), InvalidField),
         (request(prompt=(1,) * 5000), ContextTooLong),
     ],
-    ids=["no prompt", "token id", "bias", "context"],
+    ids=["no prompt", "token id", "negative", "bias", "context"],
 )
-async def test_what_the_model_cannot_take_is_refused(
-    load_model: LoadModel, wanted: TextRequest, error: type[Exception]
-):
-    async with running(workload(load_model)) as engine:
+async def test_what_the_model_cannot_take_is_refused(tmp_path: Path, wanted: TextRequest, error: type[Exception]):
+    async with running(TextWorkload(tiny_loader(tmp_path), TextSettings())) as engine:
         assert isinstance(failure_of(await generate(engine, wanted)), error)
         assert isinstance((await generate(engine, request()))[-1], Completed)
 
 
-async def test_rows_and_queue_are_bounded(load_model: LoadModel):
-    async with running(workload(load_model, max_batch_rows=1, max_queue_requests=2)) as engine:
+async def test_rows_and_queue_are_bounded(tmp_path: Path):
+    settings = TextSettings(max_batch_rows=1, max_queue_requests=2)
+    async with running(TextWorkload(tiny_loader(tmp_path), settings)) as engine:
         for index in range(3):
             submit(engine, request(f"r{index}", max_tokens=3000))
         with pytest.raises(QueueFull):
             submit(engine, request("r3"))
 
 
-def cache_bytes(subject: TextWorkload) -> int:
-    return subject._ready.cache.nbytes
+def test_nothing_is_taken_before_the_load():
+    def never(_: Callable[..., None]) -> LoadedModel:
+        raise AssertionError
+
+    with pytest.raises(NotLoadedError):
+        _ = TextWorkload(never, TextSettings()).max_context_tokens
 
 
-async def test_everything_is_free_after_the_last_request(load_model: LoadModel):
-    subject = workload(load_model, max_batch_rows=2)
-    async with running(subject) as engine:
-        for outbox in [submit(engine, request(f"r{index}")) for index in range(5)]:
-            await drain(outbox)
-        assert cache_bytes(subject) == 0
-        assert (subject.counts().running, subject.counts().queued) == (0, 0)
+# What is told.
 
 
-async def cancelled(engine: TextEngine, wanted: TextRequest, until: Callable[[], bool]) -> Failed:
-    outbox = submit(engine, wanted)
-    await eventually(until)
-    engine.cancel(wanted.key, CancelledByOperator("x"))
-    last = (await drain(outbox))[-1]
-    assert isinstance(last, Failed)
-    assert isinstance(last.error, CancelledByOperator)
-    return last
+def test_the_tokens_of_a_step_are_told_while_it_is_computed(loaded: LoadedModel):
+    seen: list[int] = []
 
-
-async def test_cancelling_in_a_prompt_frees_the_slot_and_computes_no_further(load_model: LoadModel):
-    subject = workload(load_model, prefill_chunk_tokens=1)
-    async with running(subject) as engine:
-        wanted = request(prompt=(1,) * 4000)
-        last = await cancelled(engine, wanted, lambda: subject.counts().prompt_tokens_total > 3)
-        assert last.usage.completion_tokens == 0
-        assert cache_bytes(subject) == 0
-        assert subject.counts().prompt_tokens_total < 4000
-
-
-async def test_cancelling_while_decoding_frees_the_slot(load_model: LoadModel):
-    subject = workload(load_model)
-    async with running(subject) as engine:
-        last = await cancelled(engine, request(max_tokens=4000), lambda: subject.counts().completion_tokens_total > 3)
-        assert 3 < last.usage.completion_tokens < 4000
-        assert cache_bytes(subject) == 0
-
-
-async def test_cancelling_in_the_queue_leaves_nothing(load_model: LoadModel):
-    subject = workload(load_model, max_batch_rows=1)
-    async with running(subject) as engine:
-        submit(engine, request("first", max_tokens=4000))
-        last = await cancelled(engine, request("second"), lambda: subject.counts().queued == 1)
-        assert last.usage == Usage(7, 0)
-        assert subject.counts().queued == 0
-
-
-async def test_cancelling_a_paused_row_frees_the_slot(load_model: LoadModel):
-    subject = workload(load_model)
-    async with running(subject) as engine:
-        outbox = submit(engine, request(max_tokens=4000, token_details=True), max_bytes=50)
-        await eventually(lambda: [view.state for view in engine.requests()] == ["paused"])
-        engine.cancel("r1", CancelledByOperator("r1"))
-        await eventually(lambda: engine.requests() == [])
-        assert cache_bytes(subject) == 0
-        assert isinstance(failure_of(await drain(outbox)), CancelledByOperator)
-
-
-async def test_a_paused_row_goes_on_where_it_was(load_model: LoadModel):
-    wanted = request(max_tokens=30, token_details=True)
-    async with running(workload(load_model)) as engine:
-        expected = tokens_of(await generate(engine, wanted))
-        outbox = submit(engine, wanted, max_bytes=50)
-        await eventually(lambda: [view.state for view in engine.requests()] == ["paused"])
-        assert tokens_of(await drain(outbox)) == expected
-
-
-async def test_a_reader_that_is_too_slow_loses_its_slot(load_model: LoadModel):
-    subject = workload(load_model)
-    async with running(subject, slow_reader_s=0.05) as engine:
-        outbox = submit(engine, request(max_tokens=4000, token_details=True), max_bytes=50)
-        await eventually(lambda: engine.requests() == [])
-        assert isinstance(failure_of(await drain(outbox)), SlowReader)
-        assert cache_bytes(subject) == 0
-
-
-async def test_an_exception_in_a_step_ends_the_streams_in_it_and_the_queued_one_is_served(load_model: LoadModel):
-    faults = iter([RuntimeError("metal says no")])
-
-    def break_once(step: Step, hidden: mx.array) -> mx.array:
-        if step.offset == 12:
-            for error in faults:
-                raise error
+    def note(_: Step, hidden: mx.array) -> mx.array:
+        seen.append(driven.workload.counts().step_tokens)
         return hidden
 
-    subject = workload(changed(load_model, break_once), max_batch_rows=2)
-    async with running(subject) as engine:
-        outboxes = [submit(engine, request(name, max_tokens=50)) for name in ("a", "b", "c")]
-        assert isinstance(failure_of(await drain(outboxes[0])), InternalError)
-        assert isinstance(failure_of(await drain(outboxes[1])), InternalError)
-        assert isinstance((await drain(outboxes[2]))[-1], Completed)
-        assert isinstance((await generate(engine, request("d")))[-1], Completed)
-        assert cache_bytes(subject) == 0
+    driven = Driven(changed(loaded, note), TextSettings(prefill_chunk_tokens=256))
+    driven.generate(request(prompt=LONG_PROMPT, max_tokens=3))
+    assert seen == [256, 256, 88, 1, 1]
+    assert driven.workload.counts().step_tokens == 0
 
 
-async def test_logits_that_are_not_numbers_end_their_row_only(load_model: LoadModel):
-    def spoil(step: Step, hidden: mx.array) -> mx.array:
-        return hidden * float("nan") if step.plan.rows[0].slot == 1 and step.offset == 10 else hidden
-
-    async with running(workload(changed(load_model, spoil))) as engine:
-        expected = text_of(await generate(engine, request()))
-        good, bad = submit(engine, request("good")), submit(engine, request("bad"))
-        assert isinstance(failure_of(await drain(bad)), InternalError)
-        assert text_of(await drain(good)) == expected
-        assert isinstance((await generate(engine, request("next")))[-1], Completed)
-
-
-async def test_no_forward_is_computed_past_the_last_token(load_model: LoadModel):
-    offsets: list[int] = []
-
-    def note(step: Step, hidden: mx.array) -> mx.array:
-        offsets.append(step.offset)
-        return hidden
-
-    async with running(workload(changed(load_model, note))) as engine:
-        await generate(engine, request(max_tokens=3))
-    assert offsets == [0, 7, 8]
+def test_views_tell_what_a_request_did_so_far(loaded: LoadedModel):
+    driven = Driven(loaded, TextSettings(max_batch_rows=1))
+    driven.admit(request("a", max_tokens=400))
+    driven.admit(request("b"))
+    for _ in range(4):
+        driven.tick_once()
+    first, second = driven.view("a"), driven.view("b")
+    assert (first.request_id, first.state, first.usage) == ("a", "decoding", Usage(7, 3))
+    assert (second.request_id, second.state, second.usage) == ("b", "queued", Usage(7, 0))
 
 
-class SlowConstraint:
-    """Notes its calls, and waits in `advance` until the next forward was started."""
-
-    def __init__(self, notes: list[str], started: threading.Event) -> None:
-        self._notes = notes
-        self._started = started
-
-    def advance(self, token_id: int) -> None:
-        overlaps = self._started.wait(5)
-        self._notes.append("advance while the device works" if overlaps else "advance before the device works")
-        self._started.clear()
-
-    def mask(self) -> None:
-        self._notes.append("mask")
+def test_a_decoding_row_gets_a_token_for_each_chunk_of_anothers_prompt(loaded: LoadedModel):
+    driven = Driven(loaded, TextSettings(prefill_chunk_tokens=4))
+    driven.admit(request("a", max_tokens=400))
+    driven.until(lambda: driven.workload.counts().completion_tokens_total == 3)
+    driven.admit(request("b", prompt=LONG_PROMPT, max_tokens=1))
+    driven.until(lambda: has_ended(driven.events["b"]))
+    counts = driven.workload.counts()
+    assert counts.completion_tokens_total - 3 - 1 == len(LONG_PROMPT) // 4 + 1
 
 
-@pytest.mark.parametrize("device", ["cpu", "metal"])
-async def test_constraints_work_while_the_device_computes_the_next_forward(
-    load_model: LoadModel, device: str, monkeypatch: pytest.MonkeyPatch
-):
-    notes: list[str] = []
-    started = threading.Event()
-    start = Row.start
-
-    def noted_start(row: Row) -> None:
-        notes.append(f"start {row.sequence.position - 7}")
-        started.set()
-        start(row)
-
-    monkeypatch.setattr(Row, "start", noted_start)
-
-    def load_for(report: Callable[[LoadProgress], None]) -> LoadedModel:
-        return replace(load_model(report), device=device)
-
-    subject = TextWorkload(load_for, TextSettings(), constrain=lambda _: SlowConstraint(notes, started))
-    async with running(subject) as engine:
-        expected = tokens_of(await generate(engine, request("plain", max_tokens=3, token_details=True)))
-    notes.clear()
-    async with running(subject) as engine:
-        assert tokens_of(await generate(engine, request(max_tokens=3, token_details=True))) == expected
-    first = 1 if device == "cpu" else 0  # there the token is read, and so counted, before the start
-    turn = ["advance while the device works", "mask"]
-    assert notes == ["mask", f"start {first}", *turn, f"start {first + 1}", *turn]
-
-
-async def test_on_the_cpu_a_row_that_ends_computes_no_further_forward(
-    load_model: LoadModel, monkeypatch: pytest.MonkeyPatch
-):
-    starts: list[int] = []
-    start = Row.start
-
-    def noted_start(row: Row) -> None:
-        starts.append(row.sequence.position)
-        start(row)
-
-    monkeypatch.setattr(Row, "start", noted_start)
-    async with running(workload(load_model)) as engine:
-        plain = tokens_of(await generate(engine, request(max_tokens=4, token_details=True)))
-        starts.clear()
-        await generate(engine, request(stopping=StoppingSettings(20, eos_token_ids=frozenset({plain[2]}))))
-    assert starts == [8, 9]
-
-
-class OnlyThese:
-    """Lets the tokens of a word come in order."""
-
-    def __init__(self, word: str) -> None:
-        self._left = list(word.encode())
-
-    def advance(self, token_id: int) -> None:
-        self._left.pop(0)
-
-    def mask(self) -> list[bool]:
-        return [token_id == self._left[0] for token_id in range(VOCAB_SIZE)]
-
-
-async def test_a_constraint_decides_each_token(load_model: LoadModel):
-    ids = [64, 70, 66]
-    subject = TextWorkload(load_model, TextSettings(), constrain=lambda _: OnlyThese(bytes(ids).decode()))
-    async with running(subject) as engine:
-        events = await generate(engine, request(max_tokens=3, token_details=True, sampling=SamplingSettings(seed=8)))
-    assert tokens_of(events) == ids
-
-
-async def test_a_decoding_row_gets_a_token_for_each_chunk_of_anothers_prompt(load_model: LoadModel):
-    subject = workload(load_model, prefill_chunk_tokens=4)
-    async with running(subject) as engine:
-        stream = submit(engine, request("a", max_tokens=3000))
-        await eventually(lambda: subject.counts().completion_tokens_total > 3)
-        before = subject.counts()
-        await generate(engine, request("b", prompt=LONG_PROMPT, max_tokens=1))
-        after = subject.counts()
-        engine.cancel("a", CancelledByOperator("a"))
-        await drain(stream)
-    assert after.completion_tokens_total - before.completion_tokens_total >= len(LONG_PROMPT) // 4
-
-
-async def test_stopping_frees_the_model(load_model: LoadModel):
-    subject = workload(load_model)
+async def test_stopping_frees_the_model(tmp_path: Path):
+    subject = TextWorkload(tiny_loader(tmp_path), TextSettings())
     async with running(subject) as engine:
         outbox = submit(engine, request(max_tokens=4000))
         await eventually(lambda: subject.counts().completion_tokens_total > 0)
         assert await engine.stop(0.01) == 1
         assert isinstance(failure_of(await drain(outbox)), ModelUnloading)
         assert subject._loaded is None
-
-
-async def test_views_tell_what_a_request_did_so_far(load_model: LoadModel):
-    subject = workload(load_model, max_batch_rows=1)
-    async with running(subject) as engine:
-        submit(engine, request("a", max_tokens=4000))
-        submit(engine, request("b"))
-        await eventually(lambda: subject.counts().completion_tokens_total > 0)
-        first, second = engine.requests()
-        assert (first.request_id, first.state, first.usage.prompt_tokens) == ("a", "decoding", 7)
-        assert (second.request_id, second.state, second.usage) == ("b", "queued", Usage(7, 0))

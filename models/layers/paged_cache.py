@@ -1,0 +1,367 @@
+"""Keys and values in blocks of one pool, for the kernels of the CPU.
+
+Layers that are alike share a pool and a table for each slot, which says where the blocks of its tokens lie. The kernel
+writes into the pool in place: the order of steps on the stream is the order of its writes, and a block that is read by
+several sequences is full, so nobody writes to it. A block that a sequence gives back may be written by a step of the
+next one only after the steps of the first, which were started earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from models.blocks import BLOCK_TOKENS, BlockPool, Part, blocks_for
+from models.errors import BytesRejected, PlanError
+from models.layers.cache import AttentionLayer, Rotation, SlotState, Step, check_rows, tokens_of
+from models.layers.rope import Angles
+from models.step import StepPlan
+from native import kernels
+
+NO_BLOCK = -1
+# A step adds so many tokens at most, where a layer with a window keeps no more than that and the window.
+MAX_STEP_TOKENS = 2048
+
+
+class PagedStep(Step):
+    """A step of rows whose keys and values lie in pools.
+
+    They are written when what the step gives is computed: a step whose results nobody asks for writes nothing.
+    """
+
+    def __init__(self, plan: StepPlan, tokens: mx.array, cache: PagedCache) -> None:
+        super().__init__(plan, tokens)
+        self._cache = cache
+        self._rows = [mx.array(group.rows_of(plan)) for group in cache.groups]
+        self._mixed: list[mx.array] = []
+
+    def attend(
+        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
+    ) -> mx.array:
+        """See `Step.attend`; one operation for all rows."""
+        self._check_open()
+        group_index, layer = self._cache.places[layer_index]
+        group = self._cache.groups[group_index]
+        angles = rotation if isinstance(rotation, Angles) else Angles(None, None)
+        mixed = kernels.paged_attention(
+            queries,
+            keys,
+            values,
+            angles.cosines,
+            angles.sines,
+            group.pool,
+            self._rows[group_index],
+            layer=layer,
+            scale=group.layer.scale,
+            window=group.layer.window or 0,
+            interleaved=angles.is_interleaved,
+        )
+        self._mixed = [mixed]
+        return mixed
+
+    def state(self) -> list[mx.array]:
+        """See `Step.state`. Keys and values are written with what the layer gives, and the last layer needs all."""
+        return self._mixed
+
+    def _check_open(self) -> None:
+        row = self.plan.rows[0]
+        if not self._cache.is_open(row.slot, self):
+            raise PlanError(row.slot, "the step is no longer open")
+
+
+@dataclass(slots=True)
+class _Group:
+    """Layers that are alike: one pool, and a table of blocks for each slot."""
+
+    layer: AttentionLayer
+    pool: mx.array
+    blocks: BlockPool
+    tables: list[list[int]]
+    promised: list[int]
+    untrimmed: set[int] = field(default_factory=set[int])
+
+    @property
+    def block_bytes(self) -> int:
+        return self.pool.nbytes // self.blocks.num_blocks
+
+    def rows_of(self, plan: StepPlan) -> NDArray[np.int32]:
+        """Return what the kernel reads of a plan's rows; int32 [R, 2 + blocks]."""
+        tables = [self.tables[row.slot] for row in plan.rows]
+        rows = np.full((len(tables), 2 + max(map(len, tables))), NO_BLOCK, dtype=np.int32)
+        for number, (row, table) in enumerate(zip(plan.rows, tables, strict=True)):
+            rows[number, 0], rows[number, 1] = row.num_tokens, row.start
+            rows[number, 2 : 2 + len(table)] = table
+        return rows
+
+    def needed(self, num_tokens: int) -> int:
+        """Return how many blocks a sequence of so many tokens holds at once."""
+        if self.layer.window is None:
+            return blocks_for(num_tokens)
+        return min(blocks_for(num_tokens), blocks_for(self.layer.window + MAX_STEP_TOKENS) + 1)
+
+    def grow(self, slot: int, num_tokens: int) -> None:
+        table = self.tables[slot]
+        while len(table) < blocks_for(num_tokens):
+            is_promised = self.promised[slot] > 0
+            table.append(self.blocks.take(is_promised=is_promised))
+            self.promised[slot] -= is_promised
+
+    def leave_behind(self, slot: int, length: int) -> None:
+        """Give back the blocks that no later token sees."""
+        if self.layer.window is None:
+            return
+        table = self.tables[slot]
+        for place in range(max(0, length - self.layer.window + 1) // BLOCK_TOKENS):
+            if table[place] != NO_BLOCK:
+                self.give_back(table[place])
+                table[place] = NO_BLOCK
+                # What it gives back it may take again: the promise is for what it holds at once.
+                self.promised[slot] += self.blocks.promise(1)
+
+    def fill(self, content: bytes) -> int:
+        block = self.blocks.take()
+        memory = _memory(self.pool)[block]
+        memory[...] = np.frombuffer(content, dtype=np.float32).reshape(memory.shape)
+        return block
+
+    def give_back(self, block: int) -> None:
+        if self.blocks.give_back(block):
+            self.untrimmed.add(block)
+
+    def clear(self, slot: int) -> None:
+        for block in self.tables[slot]:
+            if block != NO_BLOCK:
+                self.give_back(block)
+        self.tables[slot] = []
+        self.blocks.forget(self.promised[slot])
+        self.promised[slot] = 0
+
+
+@dataclass(slots=True)
+class PagedPart:
+    """A share of one block: its place in each group, `NO_BLOCK` where a window has left it behind."""
+
+    cache: PagedCache
+    places: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks."""
+        groups = zip(self.cache.groups, self.places, strict=True)
+        return sum(group.block_bytes for group, block in groups if block != NO_BLOCK)
+
+    def drop(self) -> None:
+        """Give the share back."""
+        for group, block in zip(self.cache.groups, self.places, strict=True):
+            if block != NO_BLOCK:
+                group.give_back(block)
+
+
+class PagedCache:
+    """Room for a fixed number of sequences in pools that take memory as it is used.
+
+    Args:
+        layers: the model's, in order.
+        num_slots: sequences.
+        num_tokens: of all sequences and parts together.
+    """
+
+    can_reject = True
+
+    def __init__(self, layers: Sequence[AttentionLayer], num_slots: int, num_tokens: int) -> None:
+        kinds = list(dict.fromkeys(layers))
+        self.places = _places(layers, kinds)
+        self.groups = [_group(kind, list(layers).count(kind), num_slots, num_tokens) for kind in kinds]
+        self._slots = [SlotState(index) for index in range(num_slots)]
+
+    @property
+    def num_slots(self) -> int:
+        """How many sequences fit."""
+        return len(self._slots)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks that are held."""
+        return sum(group.blocks.num_held * group.block_bytes for group in self.groups)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Cache.fingerprint`."""
+        return "paged " + " ".join(
+            f"{tuple(group.pool.shape[1:])} window {group.layer.window}" for group in self.groups
+        )
+
+    def is_open(self, slot: int, step: Step) -> bool:
+        """Return whether a step is the one that a slot has open."""
+        return self._slots[slot].open_step is step
+
+    def length(self, slot: int) -> int:
+        """Return how many tokens are committed in a slot."""
+        return self._slot(slot).length
+
+    def reserve(self, slot: int, num_tokens: int) -> bool:
+        """See `Cache.reserve`."""
+        self._slot(slot)
+        wanted: list[tuple[_Group, int]] = []
+        for group in self.groups:
+            held = sum(block != NO_BLOCK for block in group.tables[slot])
+            missing = max(0, group.needed(num_tokens) - held - group.promised[slot])
+            if not group.blocks.promise(missing):
+                for before, promised in wanted:
+                    before.blocks.forget(promised)
+                return False
+            wanted.append((group, missing))
+        for group, promised in wanted:
+            group.promised[slot] += promised
+        return True
+
+    def begin(self, plan: StepPlan, device_tokens: mx.array | None = None) -> PagedStep:
+        """See `Cache.begin`."""
+        check_rows(plan)
+        tokens = tokens_of(plan, device_tokens)
+        for row in plan.rows:
+            self._slot(row.slot).check(row)
+        for row in plan.rows:
+            for group in self.groups:
+                group.grow(row.slot, row.start + row.num_tokens)
+        step = PagedStep(plan, tokens, self)
+        for row in plan.rows:
+            self._slots[row.slot].open(step, row.num_tokens)
+        return step
+
+    def commit(self, slot: int, accepted: int) -> None:
+        """See `Cache.commit`; what was not accepted is written over by the next step."""
+        held = self._slot(slot)
+        held.close(accepted)
+        for group in self.groups:
+            group.leave_behind(slot, held.length)
+
+    def share(self, slot: int, first_block: int = 0) -> list[Part]:
+        """See `Cache.share`."""
+        parts: list[Part] = []
+        for place in range(first_block, self._slot(slot).length // BLOCK_TOKENS):
+            places = tuple(group.tables[slot][place] for group in self.groups)
+            for group, block in zip(self.groups, places, strict=True):
+                if block != NO_BLOCK:
+                    group.blocks.share(block)
+            parts.append(PagedPart(self, places))
+        return parts
+
+    def usable(self, parts: Sequence[Part]) -> int:
+        """See `Cache.usable`: as many as leave nothing missing that the next token sees."""
+        for count in range(len(parts), 0, -1):
+            if all(self._sees(group, number, parts[:count]) for number, group in enumerate(self.groups)):
+                return count
+        return 0
+
+    def adopt(self, slot: int, parts: Sequence[Part]) -> None:
+        """See `Cache.adopt`."""
+        held = self._slot(slot)
+        if held.length or held.open_step is not None:
+            raise PlanError(slot, "a slot that is not empty cannot adopt")
+        held.length = len(parts) * BLOCK_TOKENS
+        for number, group in enumerate(self.groups):
+            table = [_places_of(part)[number] for part in parts]
+            for block in table:
+                if block != NO_BLOCK:
+                    group.blocks.share(block)
+            group.tables[slot] = table
+            promised_too_much = min(group.promised[slot], sum(block != NO_BLOCK for block in table))
+            group.blocks.forget(promised_too_much)
+            group.promised[slot] -= promised_too_much
+            group.leave_behind(slot, held.length)
+
+    def release(self, slot: int) -> None:
+        """See `Cache.release`."""
+        held = self._slot(slot)
+        held.length, held.open_step = 0, None
+        for group in self.groups:
+            group.clear(slot)
+
+    def trim(self) -> None:
+        """See `Cache.trim`."""
+        for group in self.groups:
+            free = [block for block in group.untrimmed if not group.blocks.is_held(block)]
+            group.untrimmed.clear()
+            if free:
+                kernels.release_blocks(group.pool, free)
+
+    def write(self, part: Part) -> bytes:
+        """See `Cache.write`."""
+        mx.synchronize()
+        pieces: list[bytes] = []
+        for group, block in zip(self.groups, _places_of(part), strict=True):
+            is_held = block != NO_BLOCK
+            pieces.append(bytes([is_held]))
+            if is_held:
+                pieces.append(_memory(group.pool)[block].tobytes())
+        return b"".join(pieces)
+
+    def read(self, data: bytes) -> Part | None:
+        """See `Cache.read`."""
+        contents = self._split(data)
+        held = [group for group, content in zip(self.groups, contents, strict=True) if content is not None]
+        if any(group.blocks.num_free <= group.blocks.num_promised for group in held):
+            return None
+        mx.synchronize()  # a step of whoever held the block before may still be writing
+        places = [
+            NO_BLOCK if content is None else group.fill(content)
+            for group, content in zip(self.groups, contents, strict=True)
+        ]
+        return PagedPart(self, tuple(places))
+
+    def _split(self, data: bytes) -> list[bytes | None]:
+        contents: list[bytes | None] = []
+        place = 0
+        for group in self.groups:
+            is_held = data[place : place + 1] == b"\x01"
+            end = place + 1 + is_held * group.block_bytes
+            contents.append(data[place + 1 : end] if is_held else None)
+            place = end
+        if place != len(data):
+            raise BytesRejected
+        return contents
+
+    def _sees(self, group: _Group, number: int, parts: Sequence[Part]) -> bool:
+        window = group.layer.window
+        length = len(parts) * BLOCK_TOKENS
+        first = 0 if window is None else max(0, length - window + 1) // BLOCK_TOKENS
+        return all(_places_of(part)[number] != NO_BLOCK for part in parts[first:])
+
+    def _slot(self, index: int) -> SlotState:
+        if not 0 <= index < len(self._slots):
+            raise PlanError(index, f"there are {len(self._slots)} slots")
+        return self._slots[index]
+
+
+def _places(layers: Sequence[AttentionLayer], kinds: list[AttentionLayer]) -> list[tuple[int, int]]:
+    """Return for each layer its group, and its number in it."""
+    counts = [0] * len(kinds)
+    places: list[tuple[int, int]] = []
+    for layer in layers:
+        group = kinds.index(layer)
+        places.append((group, counts[group]))
+        counts[group] += 1
+    return places
+
+
+def _group(layer: AttentionLayer, num_layers: int, num_slots: int, num_tokens: int) -> _Group:
+    # The last block of each sequence is not full.
+    num_blocks = blocks_for(num_tokens) + num_slots
+    pool = kernels.kv_pool(num_blocks, num_layers, layer.num_kv_heads, layer.head_dim)
+    return _Group(layer, pool, BlockPool(num_blocks), [[] for _ in range(num_slots)], [0] * num_slots)
+
+
+def _places_of(part: Part) -> tuple[int, ...]:
+    if not isinstance(part, PagedPart):
+        raise PlanError(-1, "the part is of another cache")
+    return part.places
+
+
+def _memory(pool: mx.array) -> NDArray[np.float32]:
+    """Return the memory of a pool itself; float32 [num_blocks, ...]."""
+    return np.asarray(memoryview(pool))  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,276 @@
+"""Keys and values in arrays of their own for each row and layer, by MLX's operations.
+
+What a layer keeps is a store (`models.layers.stores`): plain, within a window, packed. Rows of one step share nothing
+but the step: each is attended to by itself, so its numbers depend on no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from models.blocks import BLOCK_TOKENS, Part
+from models.errors import PlanError
+from models.layers.arithmetic import Arithmetic
+from models.layers.attention import split_heads
+from models.layers.cache import AttentionLayer, Rotation, SlotState, Span, Step, check_rows, tokens_of
+from models.layers.part_bytes import arrays_of, bytes_of
+from models.layers.stores.store import Store
+from models.step import StepPlan
+
+# What one layer puts into a part: copies of its arrays, or nothing where a window has left the block behind.
+Content = tuple[mx.array, ...] | None
+
+
+class RowStep(Step):
+    """A step of rows that are attended to one by one."""
+
+    def __init__(self, plan: StepPlan, tokens: mx.array, cache: RowCache) -> None:
+        super().__init__(plan, tokens)
+        self._cache = cache
+
+    def attend(
+        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
+    ) -> mx.array:
+        """See `Step.attend`."""
+        layer = self._cache.layers[layer_index]
+        heads = (layer.num_heads, layer.num_kv_heads, layer.num_kv_heads)
+        if len(self.spans) > 1 and queries.shape[1] == len(self.spans):
+            rows = self._split_each(queries, keys, values, heads, rotation)
+        else:
+            rows = [self._split(queries, keys, values, heads, span, rotation) for span in self.spans]
+        mixed = [
+            self._attend_row(row.slot, layer_index, *parts) for row, parts in zip(self.plan.rows, rows, strict=True)
+        ]
+        return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed, axis=1)
+
+    def state(self) -> list[mx.array]:
+        """See `Step.state`."""
+        stores = [store for row in self.plan.rows for store in self._cache.stores(row.slot)]
+        return [array for store in stores for array in store.arrays()]
+
+    def _split(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        heads: tuple[int, int, int],
+        span: Span,
+        rotation: Rotation | None,
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        """Return one row's heads, each [1, H, T, D], positions applied."""
+        parts = (queries, keys, values)
+        if span.count < queries.shape[1]:
+            parts = tuple(x[:, span.first : span.first + span.count] for x in parts)
+        queries, keys, values = (split_heads(x, number) for x, number in zip(parts, heads, strict=True))
+        if rotation is None:
+            return queries, keys, values
+        return rotation.rotate(queries, span), rotation.rotate(keys, span), values
+
+    def _split_each(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        heads: tuple[int, int, int],
+        rotation: Rotation | None,
+    ) -> list[tuple[mx.array, mx.array, mx.array]]:
+        """Do the same for rows of one token each, their positions applied together."""
+        num_rows = len(self.spans)
+        queries, keys, values = (  # [1, N, H * D] -> [N, H, 1, D]
+            mx.reshape(x, (num_rows, number, 1, -1)) for x, number in zip((queries, keys, values), heads, strict=True)
+        )
+        if rotation is not None:
+            queries, keys = rotation.rotate_each(queries), rotation.rotate_each(keys)
+        each = [slice(row, row + 1) for row in range(num_rows)]
+        return [(queries[row], keys[row], values[row]) for row in each]
+
+    def _attend_row(self, slot: int, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+        cache = self._cache
+        if not cache.is_open(slot, self):
+            raise PlanError(slot, "the step is no longer open")
+        keys, values = cache.stores(slot)[layer_index].update(keys, values)  # [1, H_kv, T, D] -> [1, H_kv, L, D]
+        layer = cache.layers[layer_index]
+        return cache.arithmetic.attend(queries, keys, values, layer.scale, layer.window)
+
+
+@dataclass(slots=True)
+class RowPart:
+    """Copies of what one block of a sequence holds in each layer."""
+
+    cache: RowCache
+    contents: tuple[Content, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for content in self.contents for array in content or ())
+
+    def drop(self) -> None:
+        """Let the arrays go."""
+        self.cache.num_part_bytes -= self.nbytes
+        self.contents = ()
+
+
+class RowCache:
+    """Room for a fixed number of sequences.
+
+    Args:
+        layers: the model's, in order.
+        num_slots: sequences.
+        num_tokens: that may be promised to all sequences together.
+        arithmetic: attends.
+        make_store: returns an empty store for the layer of that number.
+        scheme: a word for what the stores keep; caches of one word read each other's parts.
+
+    Attributes:
+        num_part_bytes: of the parts that were shared or read and not dropped.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[AttentionLayer],
+        num_slots: int,
+        num_tokens: int,
+        arithmetic: Arithmetic,
+        make_store: Callable[[int], Store],
+        scheme: str,
+    ) -> None:
+        self.layers = tuple(layers)
+        self.arithmetic = arithmetic
+        self._num_tokens = num_tokens
+        self._scheme = scheme
+        self._slots = [SlotState(index) for index in range(num_slots)]
+        self._stores = [[make_store(number) for number in range(len(layers))] for _ in range(num_slots)]
+        self._promised = [0] * num_slots
+        self.num_part_bytes = 0
+
+    @property
+    def num_slots(self) -> int:
+        """How many sequences fit."""
+        return len(self._slots)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the slots and parts hold."""
+        return self.num_part_bytes + sum(store.nbytes for stores in self._stores for store in stores)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Cache.fingerprint`."""
+        shapes = " ".join(f"{layer.num_kv_heads}x{layer.head_dim} window {layer.window}" for layer in self.layers)
+        return f"rows {self._scheme} {shapes}"
+
+    @property
+    def can_reject(self) -> bool:
+        """See `Cache.can_reject`."""
+        return all(store.can_trim for store in self._stores[0])
+
+    def stores(self, slot: int) -> list[Store]:
+        """Return what each layer keeps of a slot."""
+        return self._stores[slot]
+
+    def is_open(self, slot: int, step: Step) -> bool:
+        """Return whether a step is the one that a slot has open."""
+        return self._slots[slot].open_step is step
+
+    def length(self, slot: int) -> int:
+        """Return how many tokens are committed in a slot."""
+        return self._slot(slot).length
+
+    def reserve(self, slot: int, num_tokens: int) -> bool:
+        """See `Cache.reserve`."""
+        self._slot(slot)
+        missing = max(0, num_tokens - self._promised[slot])
+        if sum(self._promised) + missing > self._num_tokens:
+            return False
+        self._promised[slot] += missing
+        return True
+
+    def begin(self, plan: StepPlan, device_tokens: mx.array | None = None) -> RowStep:
+        """See `Cache.begin`."""
+        check_rows(plan)
+        tokens = tokens_of(plan, device_tokens)
+        for row in plan.rows:
+            self._slot(row.slot).check(row)
+        step = RowStep(plan, tokens, self)
+        for row in plan.rows:
+            self._slots[row.slot].open(step, row.num_tokens)
+        return step
+
+    def commit(self, slot: int, accepted: int) -> None:
+        """See `Cache.commit`."""
+        dropped = self._slot(slot).close(accepted)
+        if dropped:
+            for store in self._stores[slot]:
+                # A step that was begun and never built has added nothing.
+                store.trim(store.length - self._slots[slot].length)
+
+    def share(self, slot: int, first_block: int = 0) -> list[Part]:
+        """See `Cache.share`; the copies are started at once, so that they hold nothing but themselves."""
+        num_blocks = self._slot(slot).length // BLOCK_TOKENS
+        parts = [
+            self._part(tuple(store.extract(block) for store in self._stores[slot]))
+            for block in range(first_block, num_blocks)
+        ]
+        mx.async_eval([part.contents for part in parts])  # pyright: ignore[reportUnknownMemberType]
+        return list(parts)
+
+    def usable(self, parts: Sequence[Part]) -> int:
+        """See `Cache.usable`."""
+        contents = [_contents_of(part) for part in parts]
+        for count in range(len(parts), 0, -1):
+            if all(
+                all(contents[block][number] is not None for block in store.needed(count))
+                for number, store in enumerate(self._stores[0])
+            ):
+                return count
+        return 0
+
+    def adopt(self, slot: int, parts: Sequence[Part]) -> None:
+        """See `Cache.adopt`."""
+        held = self._slot(slot)
+        if held.length or held.open_step is not None:
+            raise PlanError(slot, "a slot that is not empty cannot adopt")
+        contents = [_contents_of(part) for part in parts]
+        for number, store in enumerate(self._stores[slot]):
+            store.adopt(len(parts), [content[number] for content in contents])
+        held.length = len(parts) * BLOCK_TOKENS
+
+    def release(self, slot: int) -> None:
+        """See `Cache.release`."""
+        held = self._slot(slot)
+        held.length, held.open_step = 0, None
+        self._promised[slot] = 0
+        for store in self._stores[slot]:
+            store.clear()
+
+    def trim(self) -> None:
+        """See `Cache.trim`."""
+        mx.clear_cache()
+
+    def write(self, part: Part) -> bytes:
+        """See `Cache.write`."""
+        return bytes_of(_contents_of(part))
+
+    def read(self, data: bytes) -> Part:
+        """See `Cache.read`."""
+        return self._part(arrays_of(data, len(self.layers)))
+
+    def _part(self, contents: tuple[Content, ...]) -> RowPart:
+        part = RowPart(self, contents)
+        self.num_part_bytes += part.nbytes
+        return part
+
+    def _slot(self, index: int) -> SlotState:
+        if not 0 <= index < len(self._slots):
+            raise PlanError(index, f"there are {len(self._slots)} slots")
+        return self._slots[index]
+
+
+def _contents_of(part: Part) -> tuple[Content, ...]:
+    if not isinstance(part, RowPart):
+        raise PlanError(-1, "the part is of another cache")
+    return part.contents

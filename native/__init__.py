@@ -42,6 +42,7 @@ __all__ = [
     "is_built",
     "map_array",
     "mapping_kind",
+    "release_freed",
     "round_trip",
 ]
 
@@ -51,6 +52,15 @@ MappingKind: TypeAlias = Literal["in_place", "whole_pages_in_place", "copied"]
 def is_built() -> bool:
     """Tell whether this install has the compiled extension, without importing it."""
     return importlib.util.find_spec("native._native") is not None
+
+
+def release_freed() -> None:
+    """Give memory that was freed back to the system, as far as C's allocator can; nothing without the extension.
+
+    It takes some milliseconds, so it is for moments in which nobody waits.
+    """
+    if is_built():
+        extension().release_freed()
 
 
 def round_trip(source: mx.array) -> mx.array:

@@ -47,6 +47,9 @@ def attention(queries: mlx.core.array, keys: mlx.core.array, values: mlx.core.ar
 def kv_pool(num_blocks: int, num_layers: int, kv_heads: int, head_dim: int) -> mlx.core.array:
     """Make a pool of blocks for keys and values."""
 
+def release_freed() -> None:
+    """Give freed memory back to the system."""
+
 def release_blocks(pool: mlx.core.array, block_ids: Sequence[int]) -> None:
     """Give the memory of blocks back to the system."""
 

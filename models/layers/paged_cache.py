@@ -288,6 +288,7 @@ class PagedCache:
             free = [block for block in group.untrimmed if not group.blocks.is_held(block)]
             group.untrimmed.clear()
             if free:
+                mx.synchronize()  # a step of whoever held them before may still be writing
                 kernels.release_blocks(group.pool, free)
 
     def write(self, part: Part) -> bytes:

@@ -15,6 +15,7 @@
 #include "fused.h"
 #include "instruction_set.h"
 #include "mapped.h"
+#include "memory.h"
 #include "operands.h"
 #include "paged.h"
 #include "pool.h"
@@ -180,6 +181,10 @@ void define_paged(nb::module_& m) {
           "kv_heads"_a,
           "head_dim"_a,
           "Make a pool of blocks for keys and values.");
+    m.def("release_freed",
+          &pomona::give_back_freed,
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Give freed memory back to the system.");
     m.def("release_blocks",
           &pomona::release_blocks,
           "pool"_a,

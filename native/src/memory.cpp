@@ -1,5 +1,12 @@
 #include "memory.h"
 
+#include <cstdlib>  // says whose library it is
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#elif defined(__APPLE__)
+#include <malloc/malloc.h>
+#endif
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -53,6 +60,14 @@ void give_back(char* begin, char* end) {
         // Advice: where it is refused, the memory stays in use.
         static_cast<void>(::madvise(begin + (first - reinterpret_cast<uintptr_t>(begin)), last - first, kUnneeded));
     }
+}
+
+void give_back_freed() {
+#if defined(__GLIBC__)
+    ::malloc_trim(0);
+#elif defined(__APPLE__)
+    ::malloc_zone_pressure_relief(nullptr, 0);
+#endif
 }
 
 }  // namespace pomona

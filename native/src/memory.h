@@ -28,4 +28,7 @@ size_t page_bytes();
 /// zeros, at once or when the system needs the memory.
 void give_back(char* begin, char* end);
 
+/// Gives what the allocator of C keeps of freed memory back to the system, as far as it can.
+void give_back_freed();
+
 }  // namespace pomona

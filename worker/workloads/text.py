@@ -12,22 +12,20 @@ starting returns at once and comes before reading, so that the device does not w
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import mlx.core as mx
 
-from models.layers.cache import Cache
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath
-from worker.batch import Batch
 from worker.chunks import REFERENCE_CHUNKING, Chunk, Chunking
 from worker.detokenizer import Detokenizer
-from worker.errors import ContextTooLong, InvalidField, incident_of
+from worker.errors import incident_of
 from worker.events import Completed, Failed, PrefillProgress, Started, Usage
 from worker.group import SequenceGroup, drop
 from worker.job import Counts, Job, Reporter, RequestView
-from worker.prefixes import Prefixes, PrefixSettings
+from worker.loaded_text import LoadedText
 from worker.row import LogitsNotFiniteError, Row
 from worker.sampling import Sampler
 from worker.scheduler import Scheduler, TextPlan
@@ -66,7 +64,7 @@ class TextWorkload:
         self._settings = settings
         self._clock = clock
         self._constrain = constrain
-        self._loaded: _Loaded | None = None
+        self._loaded: LoadedText | None = None
         self._scheduler = Scheduler(settings.max_batch_rows, Chunking(settings.prefill_chunk_tokens))
         self._groups: dict[str, SequenceGroup] = {}
         # What there was no room for; not tried again until somebody has left.
@@ -86,25 +84,9 @@ class TextWorkload:
     def load(self, report: Callable[[object], None]) -> LoadedModel:
         """Read the model and make its cache."""
         loaded = self._load_model(report)
-        settings = self._settings
         if loaded.path is NumericPath.REFERENCE:
-            # What is found of a prompt would move the cuts of the rest, and so the last bits of its numbers.
-            settings = replace(settings, prefixes=PrefixSettings(max_bytes=0))
-            self._scheduler = Scheduler(settings.max_batch_rows, REFERENCE_CHUNKING)
-        context_tokens = settings.context_tokens(loaded.checkpoint.limits.max_position_embeddings)
-        kv_tokens = settings.kv_tokens(context_tokens, loaded.token_bytes)
-        cache = loaded.make_cache(
-            settings.max_batch_rows, kv_tokens + settings.prefixes.max_bytes // loaded.token_bytes
-        )
-        self._loaded = _Loaded(
-            loaded,
-            cache,
-            Batch(loaded, cache),
-            Prefixes(settings.prefixes, cache, loaded),
-            context_tokens,
-            kv_tokens,
-            int(loaded.checkpoint.config["vocab_size"]),
-        )
+            self._scheduler = Scheduler(self._settings.max_batch_rows, REFERENCE_CHUNKING)
+        self._loaded = LoadedText.of(loaded, self._settings)
         return loaded
 
     def admit(self, job: Job[TextRequest]) -> None:
@@ -115,7 +97,7 @@ class TextWorkload:
             ContextTooLong: the prompt leaves no room for output.
         """
         ready, request = self._ready, job.request
-        _check(request, ready)
+        ready.check(request)
         sequences: list[Sequence] = []
         for index in range(request.num_sequences):
             sequences.append(self._sequence(request, index, sequences[0] if sequences else None))
@@ -128,7 +110,7 @@ class TextWorkload:
         """Choose the rows of the next tick; a row whose outbox is full pauses."""
         plan = self._scheduler.plan(lambda sequence: self._of(sequence).job.outbox.is_full, self._start)
         if plan is None and not self._groups:
-            self._ready.cache.trim()
+            self._ready.rest()
         return plan
 
     def run(self, plan: TextPlan, reporter: Reporter[TextRequest]) -> None:
@@ -195,7 +177,7 @@ class TextWorkload:
         mx.clear_cache()
 
     @property
-    def _ready(self) -> "_Loaded":
+    def _ready(self) -> LoadedText:
         if self._loaded is None:
             raise NotLoadedError("the model is not loaded")
         return self._loaded
@@ -360,22 +342,6 @@ class TextWorkload:
             reporter.post(group.job, progress)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    model: LoadedModel
-    cache: Cache
-    batch: Batch
-    prefixes: Prefixes
-    max_context_tokens: int
-    kv_tokens: int
-    vocab_size: int
-
-    @property
-    def starts_at_once(self) -> bool:
-        """Whether starting a forward returns before it is computed."""
-        return self.model.device != "cpu"
-
-
 def _advance_all(sequences: list[Sequence]) -> list[Items[bool] | None]:
     """Tell each constraint its sequence's last token and return what it allows next."""
     masks: list[Items[bool] | None] = []
@@ -384,15 +350,3 @@ def _advance_all(sequences: list[Sequence]) -> list[Items[bool] | None]:
             sequence.constraint.advance(sequence.output_ids[-1])
             masks.append(sequence.constraint.mask())
     return masks
-
-
-def _check(request: TextRequest, ready: _Loaded) -> None:
-    """Refuse what would make the device read outside its arrays; the service names fields better, before."""
-    if not request.prompt_ids:
-        raise InvalidField("spec", "the prompt has no tokens")
-    if len(request.prompt_ids) >= ready.max_context_tokens:
-        raise ContextTooLong(len(request.prompt_ids), ready.max_context_tokens)
-    if max(request.prompt_ids) >= ready.vocab_size or min(request.prompt_ids) < 0:
-        raise InvalidField("spec.token_ids", f"the model has token ids below {ready.vocab_size}")
-    if any(not 0 <= token_id < ready.vocab_size for token_id in request.sampling.logit_bias):
-        raise InvalidField("spec.sampling.logit_bias", f"the model has token ids below {ready.vocab_size}")

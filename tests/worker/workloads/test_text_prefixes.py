@@ -14,12 +14,12 @@ from models.registry import LoadedModel
 from tests.worker.text_driving import Driven
 from tests.worker.text_engines import details_of, request
 from tests.worker.text_models import WINDOW, Models, tiny, windowed
+from worker import loaded_text
 from worker.events import Completed, Event
 from worker.prefixes import Prefixes, PrefixSettings
 from worker.row import Row
 from worker.sequence import CacheUse, SamplingSettings, TextRequest
 from worker.text_settings import TextSettings
-from worker.workloads import text
 
 PROMPT = tuple(range(100))
 BYPASS = CacheUse(is_bypassed=True)
@@ -223,7 +223,7 @@ class KeepsOnePartTwice(Prefixes):
 
 @pytest.mark.parametrize("defective", [IgnoresNamespacesAndTokens, KeepsOnePartTwice])
 def test_the_histories_catch_a_defect(loaded: LoadedModel, defective: type[Prefixes], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(text, "Prefixes", defective)
+    monkeypatch.setattr(loaded_text, "Prefixes", defective)
 
     def run_all() -> None:
         for seed in range(40):

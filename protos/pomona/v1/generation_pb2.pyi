@@ -497,6 +497,7 @@ class SamplingParams(_message.Message):
     top_k: _builtins.int
     min_p: _builtins.float
     xtc_probability: _builtins.float
+    """How often a draw leaves out all tokens over xtc_threshold (0 to 0.5; unset 0.1) but the least probable of them."""
     xtc_threshold: _builtins.float
     repetition_penalty: _builtins.float
     frequency_penalty: _builtins.float
@@ -505,6 +506,7 @@ class SamplingParams(_message.Message):
     """Tokens that the three penalties look back over; unset 20, 0 the whole sequence."""
     seed: _builtins.int
     num_sequences: _builtins.int
+    """1 to 16: so many outputs for the one prompt, each with a seed of its own that follows from `seed`."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
     def __init__(
@@ -592,6 +594,7 @@ class StoppingParams(_message.Message):
     MAX_REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     min_tokens: _builtins.int
+    """Before so many tokens nothing that would end the sequence is drawn, and no stop string ends it."""
     ignore_eos: _builtins.bool
     include_stop_in_output: _builtins.bool
     max_reasoning_tokens: _builtins.int
@@ -709,7 +712,9 @@ class OutputOptions(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     top_logprobs: _builtins.int
-    """Set: log-probability of each chosen token and of this many alternatives, 0 to 20."""
+    """Set: log-probability of each chosen token and of this many alternatives, 0 to 20, with ids and bytes; of the distribution after penalties, bias
+    and constraint, before any token is left out and at temperature 1.
+    """
     prompt_logprobs: _builtins.bool
     token_ids: _builtins.bool
     def __init__(
@@ -736,6 +741,7 @@ class CacheOptions(_message.Message):
     BYPASS_PREFIX_CACHE_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     bypass_prefix_cache: _builtins.bool
+    """Neither begins behind what earlier prompts left nor leaves anything."""
     cache_salt: _builtins.str
     """Separates cache entries within the caller's own namespace."""
     def __init__(
@@ -754,6 +760,10 @@ Global___CacheOptions: _TypeAlias = CacheOptions  # noqa: Y015
 
 @_typing.final
 class SpeculationOptions(_message.Message):
+    """Tokens guessed ahead from what was said before, and kept only where they are what would have been said anyway. Nothing is guessed where the next
+    token hangs on the last ones by penalties or a constraint; the usage tells how many were.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ENABLED_FIELD_NUMBER: _builtins.int
@@ -761,6 +771,7 @@ class SpeculationOptions(_message.Message):
     enabled: _builtins.bool
     """Unset: the model's configured method."""
     max_draft_tokens: _builtins.int
+    """1 to 10; given alone it switches guessing on. Unset with enabled: 10."""
     def __init__(
         self,
         *,

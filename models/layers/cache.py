@@ -269,12 +269,55 @@ class SlotState:
         return self.open_tokens - accepted
 
 
-def check_rows(plan: StepPlan) -> None:
-    """Raise `PlanError` where a plan has no rows, or two for one slot."""
-    if not plan.rows:
-        raise PlanError(-1, "the step has no rows")
-    if len({row.slot for row in plan.rows}) < len(plan.rows):
-        raise PlanError(-1, "the step has two rows for one slot")
+class SlotStates:
+    """The states of a cache's slots, and how a step is checked against them.
+
+    Args:
+        num_slots: how many.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self._states = [SlotState(index) for index in range(num_slots)]
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __getitem__(self, index: int) -> SlotState:
+        """Return the state of a slot; raises `PlanError` where there is none."""
+        if not 0 <= index < len(self._states):
+            raise PlanError(index, f"there are {len(self._states)} slots")
+        return self._states[index]
+
+    def check(self, plan: StepPlan) -> None:
+        """Raise `PlanError` where a plan has no rows, two for one slot, or one that cannot be its slot's next."""
+        if not plan.rows:
+            raise PlanError(-1, "the step has no rows")
+        if len({row.slot for row in plan.rows}) < len(plan.rows):
+            raise PlanError(-1, "the step has two rows for one slot")
+        for row in plan.rows:
+            self[row.slot].check(row)
+
+    def open(self, step: Step) -> None:
+        """Note the step that its rows' slots have open from now on."""
+        for row in step.plan.rows:
+            self._states[row.slot].open(step, row.num_tokens)
+
+    def check_open(self, slot: int, step: Step) -> None:
+        """Raise `PlanError` where a step is not the one that a slot has open."""
+        if self._states[slot].open_step is not step:
+            raise PlanError(slot, "the step is no longer open")
+
+    def start(self, slot: int, num_tokens: int) -> None:
+        """Let an empty slot hold tokens that it has not computed; raises `PlanError` where it is not empty."""
+        state = self[slot]
+        if state.length or state.open_step is not None:
+            raise PlanError(slot, "a slot that is not empty cannot adopt")
+        state.length = num_tokens
+
+    def clear(self, slot: int) -> None:
+        """Let a slot be empty."""
+        state = self[slot]
+        state.length, state.open_step = 0, None
 
 
 def tokens_of(plan: StepPlan, device_tokens: mx.array | None) -> mx.array:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from models.blocks import BLOCK_TOKENS, BlockPool, Part, blocks_for
 from models.errors import BytesRejected, PlanError
-from models.layers.cache import AttentionLayer, Rotation, SlotState, Step, check_rows, tokens_of
+from models.layers.cache import AttentionLayer, Rotation, SlotStates, Step, tokens_of
 from models.layers.rope import Angles
 from models.step import StepPlan
 from native import kernels
@@ -43,7 +43,7 @@ class PagedStep(Step):
         self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
     ) -> mx.array:
         """See `Step.attend`; one operation for all rows."""
-        self._check_open()
+        self._cache.slots.check_open(self.plan.rows[0].slot, self)
         group_index, layer = self._cache.places[layer_index]
         group = self._cache.groups[group_index]
         angles = rotation if isinstance(rotation, Angles) else Angles(None, None)
@@ -66,11 +66,6 @@ class PagedStep(Step):
     def state(self) -> list[mx.array]:
         """See `Step.state`. Keys and values are written with what the layer gives, and the last layer needs all."""
         return self._mixed
-
-    def _check_open(self) -> None:
-        row = self.plan.rows[0]
-        if not self._cache.is_open(row.slot, self):
-            raise PlanError(row.slot, "the step is no longer open")
 
 
 @dataclass(slots=True)
@@ -176,12 +171,12 @@ class PagedCache:
         kinds = list(dict.fromkeys(layers))
         self.places = _places(layers, kinds)
         self.groups = [_group(kind, list(layers).count(kind), num_slots, num_tokens) for kind in kinds]
-        self._slots = [SlotState(index) for index in range(num_slots)]
+        self.slots = SlotStates(num_slots)
 
     @property
     def num_slots(self) -> int:
         """How many sequences fit."""
-        return len(self._slots)
+        return len(self.slots)
 
     @property
     def nbytes(self) -> int:
@@ -195,17 +190,12 @@ class PagedCache:
             f"{tuple(group.pool.shape[1:])} window {group.layer.window}" for group in self.groups
         )
 
-    def is_open(self, slot: int, step: Step) -> bool:
-        """Return whether a step is the one that a slot has open."""
-        return self._slots[slot].open_step is step
-
     def length(self, slot: int) -> int:
         """Return how many tokens are committed in a slot."""
-        return self._slot(slot).length
+        return self.slots[slot].length
 
     def reserve(self, slot: int, num_tokens: int) -> bool:
         """See `Cache.reserve`."""
-        self._slot(slot)
         wanted: list[tuple[_Group, int]] = []
         for group in self.groups:
             held = sum(block != NO_BLOCK for block in group.tables[slot])
@@ -221,29 +211,26 @@ class PagedCache:
 
     def begin(self, plan: StepPlan, device_tokens: mx.array | None = None) -> PagedStep:
         """See `Cache.begin`."""
-        check_rows(plan)
+        self.slots.check(plan)
         tokens = tokens_of(plan, device_tokens)
-        for row in plan.rows:
-            self._slot(row.slot).check(row)
         for row in plan.rows:
             for group in self.groups:
                 group.grow(row.slot, row.start + row.num_tokens)
         step = PagedStep(plan, tokens, self)
-        for row in plan.rows:
-            self._slots[row.slot].open(step, row.num_tokens)
+        self.slots.open(step)
         return step
 
     def commit(self, slot: int, accepted: int) -> None:
         """See `Cache.commit`; what was not accepted is written over by the next step."""
-        held = self._slot(slot)
-        held.close(accepted)
+        state = self.slots[slot]
+        state.close(accepted)
         for group in self.groups:
-            group.leave_behind(slot, held.length)
+            group.leave_behind(slot, state.length)
 
     def share(self, slot: int, first_block: int = 0) -> list[Part]:
         """See `Cache.share`."""
         parts: list[Part] = []
-        for place in range(first_block, self._slot(slot).length // BLOCK_TOKENS):
+        for place in range(first_block, self.slots[slot].length // BLOCK_TOKENS):
             places = tuple(group.tables[slot][place] for group in self.groups)
             for group, block in zip(self.groups, places, strict=True):
                 if block != NO_BLOCK:
@@ -260,10 +247,8 @@ class PagedCache:
 
     def adopt(self, slot: int, parts: Sequence[Part]) -> None:
         """See `Cache.adopt`."""
-        held = self._slot(slot)
-        if held.length or held.open_step is not None:
-            raise PlanError(slot, "a slot that is not empty cannot adopt")
-        held.length = len(parts) * BLOCK_TOKENS
+        length = len(parts) * BLOCK_TOKENS
+        self.slots.start(slot, length)
         for number, group in enumerate(self.groups):
             table = [_places_of(part)[number] for part in parts]
             for block in table:
@@ -273,12 +258,11 @@ class PagedCache:
             promised_too_much = min(group.promised[slot], sum(block != NO_BLOCK for block in table))
             group.blocks.forget(promised_too_much)
             group.promised[slot] -= promised_too_much
-            group.leave_behind(slot, held.length)
+            group.leave_behind(slot, length)
 
     def release(self, slot: int) -> None:
         """See `Cache.release`."""
-        held = self._slot(slot)
-        held.length, held.open_step = 0, None
+        self.slots.clear(slot)
         for group in self.groups:
             group.clear(slot)
 
@@ -332,11 +316,6 @@ class PagedCache:
         length = len(parts) * BLOCK_TOKENS
         first = 0 if window is None else max(0, length - window + 1) // BLOCK_TOKENS
         return all(_places_of(part)[number] != NO_BLOCK for part in parts[first:])
-
-    def _slot(self, index: int) -> SlotState:
-        if not 0 <= index < len(self._slots):
-            raise PlanError(index, f"there are {len(self._slots)} slots")
-        return self._slots[index]
 
 
 def _places(layers: Sequence[AttentionLayer], kinds: list[AttentionLayer]) -> list[tuple[int, int]]:

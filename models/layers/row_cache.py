@@ -15,7 +15,7 @@ from models.blocks import BLOCK_TOKENS, Part
 from models.errors import PlanError
 from models.layers.arithmetic import Arithmetic
 from models.layers.attention import split_heads
-from models.layers.cache import AttentionLayer, Rotation, SlotState, Span, Step, check_rows, tokens_of
+from models.layers.cache import AttentionLayer, Rotation, SlotStates, Span, Step, tokens_of
 from models.layers.part_bytes import arrays_of, bytes_of
 from models.layers.stores.store import Store
 from models.step import StepPlan
@@ -89,8 +89,7 @@ class RowStep(Step):
 
     def _attend_row(self, slot: int, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
         cache = self._cache
-        if not cache.is_open(slot, self):
-            raise PlanError(slot, "the step is no longer open")
+        cache.slots.check_open(slot, self)
         keys, values = cache.stores(slot)[layer_index].update(keys, values)  # [1, H_kv, T, D] -> [1, H_kv, L, D]
         layer = cache.layers[layer_index]
         return cache.arithmetic.attend(queries, keys, values, layer.scale, layer.window)
@@ -142,7 +141,7 @@ class RowCache:
         self.arithmetic = arithmetic
         self._num_tokens = num_tokens
         self._scheme = scheme
-        self._slots = [SlotState(index) for index in range(num_slots)]
+        self.slots = SlotStates(num_slots)
         self._stores = [[make_store(number) for number in range(len(layers))] for _ in range(num_slots)]
         self._promised = [0] * num_slots
         self.num_part_bytes = 0
@@ -150,7 +149,7 @@ class RowCache:
     @property
     def num_slots(self) -> int:
         """How many sequences fit."""
-        return len(self._slots)
+        return len(self.slots)
 
     @property
     def nbytes(self) -> int:
@@ -172,17 +171,12 @@ class RowCache:
         """Return what each layer keeps of a slot."""
         return self._stores[slot]
 
-    def is_open(self, slot: int, step: Step) -> bool:
-        """Return whether a step is the one that a slot has open."""
-        return self._slots[slot].open_step is step
-
     def length(self, slot: int) -> int:
         """Return how many tokens are committed in a slot."""
-        return self._slot(slot).length
+        return self.slots[slot].length
 
     def reserve(self, slot: int, num_tokens: int) -> bool:
         """See `Cache.reserve`."""
-        self._slot(slot)
         missing = max(0, num_tokens - self._promised[slot])
         if sum(self._promised) + missing > self._num_tokens:
             return False
@@ -191,26 +185,23 @@ class RowCache:
 
     def begin(self, plan: StepPlan, device_tokens: mx.array | None = None) -> RowStep:
         """See `Cache.begin`."""
-        check_rows(plan)
+        self.slots.check(plan)
         tokens = tokens_of(plan, device_tokens)
-        for row in plan.rows:
-            self._slot(row.slot).check(row)
         step = RowStep(plan, tokens, self)
-        for row in plan.rows:
-            self._slots[row.slot].open(step, row.num_tokens)
+        self.slots.open(step)
         return step
 
     def commit(self, slot: int, accepted: int) -> None:
         """See `Cache.commit`."""
-        dropped = self._slot(slot).close(accepted)
-        if dropped:
+        state = self.slots[slot]
+        if state.close(accepted):
             for store in self._stores[slot]:
                 # A step that was begun and never built has added nothing.
-                store.trim(store.length - self._slots[slot].length)
+                store.trim(store.length - state.length)
 
     def share(self, slot: int, first_block: int = 0) -> list[Part]:
         """See `Cache.share`; the copies are started at once, so that they hold nothing but themselves."""
-        num_blocks = self._slot(slot).length // BLOCK_TOKENS
+        num_blocks = self.slots[slot].length // BLOCK_TOKENS
         parts = [
             self._part(tuple(store.extract(block) for store in self._stores[slot]))
             for block in range(first_block, num_blocks)
@@ -231,18 +222,14 @@ class RowCache:
 
     def adopt(self, slot: int, parts: Sequence[Part]) -> None:
         """See `Cache.adopt`."""
-        held = self._slot(slot)
-        if held.length or held.open_step is not None:
-            raise PlanError(slot, "a slot that is not empty cannot adopt")
+        self.slots.start(slot, len(parts) * BLOCK_TOKENS)
         contents = [_contents_of(part) for part in parts]
         for number, store in enumerate(self._stores[slot]):
             store.adopt(len(parts), [content[number] for content in contents])
-        held.length = len(parts) * BLOCK_TOKENS
 
     def release(self, slot: int) -> None:
         """See `Cache.release`."""
-        held = self._slot(slot)
-        held.length, held.open_step = 0, None
+        self.slots.clear(slot)
         self._promised[slot] = 0
         for store in self._stores[slot]:
             store.clear()
@@ -262,11 +249,6 @@ class RowCache:
         part = RowPart(self, contents)
         self.num_part_bytes += part.nbytes
         return part
-
-    def _slot(self, index: int) -> SlotState:
-        if not 0 <= index < len(self._slots):
-            raise PlanError(index, f"there are {len(self._slots)} slots")
-        return self._slots[index]
 
 
 def _contents_of(part: Part) -> tuple[Content, ...]:

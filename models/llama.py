@@ -99,10 +99,10 @@ class Attention:
         self.o_proj = weights.linear(f"{prefix}.o_proj", width, query_width, bias=bias)
         self._qkv = LinearGroup((self.q_proj, self.k_proj, self.v_proj), weights.arithmetic)
 
-    def __call__(self, x: mx.array, step: Step, layer_index: int, rotation: Rotation) -> mx.array:
-        """Mix each position of `x` [1, N, E] with what its sequence holds up to it."""
+    def add_to(self, total: mx.array, x: mx.array, step: Step, layer_index: int, rotation: Rotation) -> mx.array:
+        """Add to `total` [1, N, E] what each position of `x` [1, N, E] finds in its sequence up to itself."""
         queries, keys, values = self._qkv(x, step)  # [1, N, E] -> [1, N, H * D], twice [1, N, H_kv * D]
-        return self.o_proj(step.attend(layer_index, queries, keys, values, rotation), step)
+        return self.o_proj.add_to(total, step.attend(layer_index, queries, keys, values, rotation), step)
 
 
 class MLP:
@@ -115,9 +115,9 @@ class MLP:
         self.down_proj = weights.linear(f"{prefix}.down_proj", width, inner, bias=bias)
         self._gated = GatedLinear(self.gate_proj, self.up_proj, weights.arithmetic)
 
-    def __call__(self, x: mx.array, step: Step) -> mx.array:
-        """Apply the part to each position of `x` [1, N, E]."""
-        return self.down_proj(self._gated(x, step), step)
+    def add_to(self, total: mx.array, x: mx.array, step: Step) -> mx.array:
+        """Add to `total` [1, N, E] what the part gives for each position of `x` [1, N, E]."""
+        return self.down_proj.add_to(total, self._gated(x, step), step)
 
 
 class Block:
@@ -132,8 +132,8 @@ class Block:
 
     def __call__(self, x: mx.array, step: Step, layer_index: int, rotation: Rotation) -> mx.array:
         """Apply the layer to `x` [1, N, E]."""
-        x = x + self.self_attn(self.input_layernorm(x), step, layer_index, rotation)
-        return x + self.mlp(self.post_attention_layernorm(x), step)
+        x = self.self_attn.add_to(x, self.input_layernorm(x), step, layer_index, rotation)
+        return self.mlp.add_to(x, self.post_attention_layernorm(x), step)
 
 
 class Llama:

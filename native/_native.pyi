@@ -32,6 +32,18 @@ def gather_quantized_linear(x: mlx.core.array, matrices: tuple[mlx.core.array, m
 def quantized_rows(codes: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array, indices: mlx.core.array, group_size: int, bits: int) -> mlx.core.array:
     """Look up rows of a quantized matrix."""
 
+def linear(x: mlx.core.array, weight: mlx.core.array, addend: mlx.core.array | None = None) -> mlx.core.array:
+    """Multiply rows with a matrix, transposed."""
+
+def linears(x: mlx.core.array, weights: Sequence[mlx.core.array]) -> list[mlx.core.array]:
+    """Multiply rows with several matrices, transposed."""
+
+def linear_swiglu(x: mlx.core.array, gate: mlx.core.array, up: mlx.core.array) -> mlx.core.array:
+    """Multiply rows with two matrices, transposed, and join the products."""
+
+def rows(weight: mlx.core.array, indices: mlx.core.array) -> mlx.core.array:
+    """Look up rows of a matrix."""
+
 def rms_norm(x: mlx.core.array, weight: mlx.core.array, epsilon: float) -> mlx.core.array:
     """Normalize rows by their root mean square."""
 

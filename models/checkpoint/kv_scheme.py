@@ -32,7 +32,6 @@ OPTION = "kv_scheme"
 
 _TURBO = re.compile(r"turbo:k([0-9]{1,4})v([0-9]{1,4})")
 _FORMS = "none, 8, 4, config, turbo or turbo:k<bits>v<bits>"
-_SHORT_DTYPES = {"bfloat16": "bf16"}
 _log = logging.getLogger(__name__)
 
 
@@ -173,10 +172,6 @@ class KVScheme:
         digest = hashlib.sha256(repr([(index, kv.bits, kv.group_size) for index, kv in layers]).encode())
         start = max((kv.start for _, kv in layers), default=0)
         return f"config-{digest.hexdigest()[:8]}{_start_word(start)}"
-
-    def word_in(self, dtype: str) -> str:
-        """Return the word, or where nothing is packed the compute dtype: bf16, float16, float32."""
-        return _SHORT_DTYPES.get(dtype, dtype) if self.is_plain else self.word
 
     def for_layer(self, index: int, head_dim: int, *, is_window: bool = False) -> LayerKV:
         """Return how a layer keeps its keys and values.

@@ -28,6 +28,7 @@ from models.layers.quantized import QuantizedMatrix
 
 _BATCH_BYTES = 16 << 20
 _WORD_BITS = 32
+_KEPT_DTYPES = (mx.float32, mx.bfloat16, mx.float16)
 
 ReportBytes = Callable[[int, int], None]
 
@@ -37,11 +38,11 @@ def _ignore_bytes(done: int, total: int) -> None:  # noqa: ARG001 (the shape of 
 
 
 class Weights:
-    """The tensors of one checkpoint by canonical name, as layers in the compute dtype.
+    """The tensors of one checkpoint by canonical name, as layers.
 
     Args:
         checkpoint: its headers, already checked.
-        compute_dtype: what floating tensors become.
+        compute_dtype: what floating tensors become that the arithmetic does not read as stored.
         arithmetic: what the layers compute with; by default MLX's own operations.
         on_read: called with (bytes read, bytes in all) while tensors are read as they are taken.
     """
@@ -98,14 +99,14 @@ class Weights:
         matrix = self._matrix(module, outputs, inputs)
         added = self._keep(f"{module}.bias", self.take(f"{module}.bias", (outputs,))) if bias else None
         if isinstance(matrix, mx.array):
-            return Linear(self._keep(f"{module}.weight", matrix), added)
+            return Linear(self._keep(f"{module}.weight", matrix), added, self.arithmetic)
         return QuantizedLinear(self._keep_matrix(module, matrix), added, self.arithmetic)
 
     def embedding(self, module: str, num_tokens: int, width: int) -> Embedding | QuantizedEmbedding:
         """Return an embedding [V, E], packed where the checkpoint has it packed; raises as `linear`."""
         matrix = self._matrix(module, num_tokens, width)
         if isinstance(matrix, mx.array):
-            return Embedding(self._keep(f"{module}.weight", matrix))
+            return Embedding(self._keep(f"{module}.weight", matrix), self.arithmetic)
         return QuantizedEmbedding(self._keep_matrix(module, matrix), self.arithmetic)
 
     def norm(self, module: str, width: int, eps: float) -> RMSNorm:
@@ -172,11 +173,18 @@ class Weights:
         self._modules.add(module)
         stated = self._checkpoint.layer_quantization(module)
         if stated is None:
-            return self.take(f"{module}.weight", (rows, columns))
+            return self._dense(f"{module}.weight", (rows, columns))
         packing = self._packing(module, columns, stated)
         codes = self.take(f"{module}.weight", (rows, columns * packing.bits // _WORD_BITS))
         scales, biases = self._groups(module, (rows, columns // packing.group_size))
         return QuantizedMatrix(codes, scales, biases, packing.group_size, packing.bits)
+
+    def _dense(self, name: str, shape: tuple[int, int]) -> mx.array:
+        """Return a weight as stored where the arithmetic reads it so, else in the compute dtype."""
+        if not self.arithmetic.keeps_weights:
+            return self.take(name, shape)
+        stored = self._take(name, shape, None)
+        return stored if stored.dtype in _KEPT_DTYPES else stored.astype(self.compute_dtype)
 
     def _groups(self, module: str, shape: tuple[int, int]) -> tuple[mx.array, mx.array]:
         """Return scales and biases in one dtype."""

@@ -5,7 +5,7 @@
     │   └── MlxCpuArithmetic   the same in the forms that are quick on the CPU: the fast path without native kernels
     └── NativeArithmetic       kernels of our own: the fast path on the CPU
 
-Products with weights that are not packed are MLX's everywhere (`models.layers.linear.Linear`).
+Packed weights are a `QuantizedMatrix`; dense ones are a plain array [outputs, inputs].
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from models.layers.rope import RopeConfig
 
 # [..., columns] to [..., rows of the matrix].
 Product = Callable[[mx.array], mx.array]
-# The same for each of several matrices.
+# The same, added to an array of the product's shape, which comes second.
+Sum = Callable[[mx.array, mx.array], mx.array]
+# The product with each of several matrices.
 Products = Callable[[mx.array], list[mx.array]]
+# A dense weight [outputs, inputs], and the bias [outputs] that its layer adds.
+DenseLayer = tuple[mx.array, mx.array | None]
 
 
 class Rotary(Protocol):
@@ -46,8 +50,17 @@ class Arithmetic(Protocol):
         """Whether scales and biases of packed weights stay as stored, instead of in the compute dtype."""
         ...
 
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether dense weights of linear layers and embeddings stay as stored, instead of in the compute dtype."""
+        ...
+
     def product(self, matrix: QuantizedMatrix) -> Product:
         """Return what multiplies with the transposed matrix."""
+        ...
+
+    def product_sum(self, matrix: QuantizedMatrix) -> Sum:
+        """Return what adds the product to another array: the bits of a `product` and a sum."""
         ...
 
     def products(self, matrices: Sequence[QuantizedMatrix]) -> Products:
@@ -60,6 +73,26 @@ class Arithmetic(Protocol):
 
     def take(self, matrix: QuantizedMatrix, indices: mx.array) -> mx.array:
         """Return the rows at `indices` (integers of any shape) in the compute dtype, [..., columns]."""
+        ...
+
+    def dense_product(self, weight: mx.array, bias: mx.array | None) -> Product:
+        """Return what multiplies with the transposed dense weight, and adds the bias."""
+        ...
+
+    def dense_product_sum(self, weight: mx.array, bias: mx.array | None) -> Sum:
+        """Return what adds the product and bias to another array: the bits of a `dense_product` and a sum."""
+        ...
+
+    def dense_products(self, layers: Sequence[DenseLayer]) -> Products:
+        """Return what does so for several dense weights: the bits of a `dense_product` of each."""
+        ...
+
+    def dense_gated_product(self, gate: mx.array, up: mx.array) -> Product:
+        """Return what joins the products with two transposed dense weights by `gate`."""
+        ...
+
+    def dense_take(self, weight: mx.array, indices: mx.array) -> mx.array:
+        """Return the rows of a dense matrix at `indices` (integers of any shape) in the compute dtype."""
         ...
 
     def gate(self, gate: mx.array, up: mx.array) -> mx.array:

@@ -147,6 +147,11 @@ class Cache(Protocol):
         ...
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens that the slots hold or have room for in what they hold, shared ones once; read on any thread."""
+        ...
+
+    @property
     def fingerprint(self) -> str:
         """The same for caches that read each other's parts, for models of one revision."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 
@@ -17,13 +18,27 @@ from models.layers.stores.make import store_maker
 DEFAULT_SLOT_TOKENS = 1 << 15
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """For how much a cache has room.
+
+    Attributes:
+        num_slots: sequences.
+        num_tokens: of all sequences together; None: as many as come.
+        num_part_tokens: of all parts together, where they share memory with sequences.
+    """
+
+    num_slots: int
+    num_tokens: int | None = None
+    num_part_tokens: int = 0
+
+
 def make_cache(
     layers: Sequence[AttentionLayer],
     arithmetic: Arithmetic,
     dtype: mx.Dtype,
     scheme: KVScheme,
-    num_slots: int,
-    num_tokens: int | None = None,
+    room: Room,
 ) -> Cache:
     """Return an empty cache.
 
@@ -32,14 +47,13 @@ def make_cache(
         arithmetic: the model's.
         dtype: that the model computes in.
         scheme: how keys and values are kept.
-        num_slots: sequences.
-        num_tokens: of all sequences and parts together.
+        room: for how much.
 
     Raises:
         KVSchemeError: the layers cannot keep them so.
     """
-    num_tokens = num_slots * DEFAULT_SLOT_TOKENS if num_tokens is None else num_tokens
+    num_tokens = room.num_slots * DEFAULT_SLOT_TOKENS if room.num_tokens is None else room.num_tokens
     if arithmetic.is_paged and scheme.is_plain:
-        return PagedCache(layers, num_slots, num_tokens)
+        return PagedCache(layers, room.num_slots, num_tokens, room.num_part_tokens)
     maker = store_maker(scheme, layers, dtype)
-    return RowCache(layers, num_slots, num_tokens, arithmetic, maker, f"{scheme.word} {dtype}")
+    return RowCache(layers, room.num_slots, num_tokens, arithmetic, maker, f"{scheme.word} {dtype}")

@@ -1,4 +1,4 @@
-"""Token embeddings over plain and packed weights. A tied head is a linear layer over the same arrays."""
+"""Token embeddings over dense and packed weights. A tied head is a linear layer over the same arrays."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from models.layers.quantized import QuantizedMatrix
 
 
 class Embedding:
-    """A row of the model's width for every token: [V, E] in the compute dtype."""
+    """A row of the model's width for every token: [V, E] of floats, in the dtype that the arithmetic reads."""
 
-    def __init__(self, weight: mx.array) -> None:
+    def __init__(self, weight: mx.array, arithmetic: Arithmetic) -> None:
         self._weight = weight
+        self._arithmetic = arithmetic
 
     def __call__(self, tokens: mx.array) -> mx.array:
         """Turn token ids [B, T] into vectors [B, T, E]."""
-        return self._weight[tokens]
+        return self._arithmetic.dense_take(self._weight, tokens)
 
 
 class QuantizedEmbedding:

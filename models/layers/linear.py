@@ -1,4 +1,4 @@
-"""Linear layers over plain and packed weights, alone and together.
+"""Linear layers over dense and packed weights, alone and together.
 
 Every linear layer of a model is called with the step beside its input, because what an adapter adds differs by row;
 None stands for a layer that no adapter changes: the head.
@@ -23,23 +23,27 @@ class LinearLayer(Protocol):
         """Apply the layer to every position of `x`."""
         ...
 
+    def add_to(self, total: mx.array, x: mx.array, step: Step | None, /) -> mx.array:
+        """Return `total` [..., outputs] and what the layer gives for `x` together."""
+        ...
+
 
 class Linear:
-    """y = x W^T + b with W [outputs, inputs] in the compute dtype.
+    """y = x W^T + b with W [outputs, inputs] of floats, in the dtype that the arithmetic reads."""
 
-    The product is MLX's, whose sums run in an order that depends on the number of rows: on the CPU a position's last
-    bits depend on what is computed with it, which packed weights avoid.
-    """
-
-    def __init__(self, weight: mx.array, bias: mx.array | None = None) -> None:
-        self._transposed = weight.T
-        self._bias = bias
+    def __init__(self, weight: mx.array, bias: mx.array | None, arithmetic: Arithmetic) -> None:
+        self.weight = weight
+        self.bias = bias
+        self._product = arithmetic.dense_product(weight, bias)
+        self._sum = arithmetic.dense_product_sum(weight, bias)
 
     def __call__(self, x: mx.array, _step: Step | None) -> mx.array:
         """Apply the layer to every position of `x`."""
-        if self._bias is None:
-            return x @ self._transposed
-        return mx.addmm(self._bias, x, self._transposed)
+        return self._product(x)
+
+    def add_to(self, total: mx.array, x: mx.array, _step: Step | None) -> mx.array:
+        """Return `total` and what the layer gives for `x` together."""
+        return self._sum(x, total)
 
 
 class QuantizedLinear:
@@ -49,10 +53,15 @@ class QuantizedLinear:
         self.weight = weight
         self.bias = bias
         self._product = arithmetic.product(weight)
+        self._sum = arithmetic.product_sum(weight)
 
     def __call__(self, x: mx.array, step: Step | None) -> mx.array:
         """Apply the layer to every position of `x`."""
         return self.finish(self._product(x), step)
+
+    def add_to(self, total: mx.array, x: mx.array, step: Step | None) -> mx.array:
+        """Return `total` and what the layer gives for `x` together."""
+        return self._sum(x, total) if self.bias is None else total + self(x, step)
 
     def finish(self, product: mx.array, _step: Step | None) -> mx.array:
         """Turn the product x W^T into what the layer gives."""
@@ -60,24 +69,30 @@ class QuantizedLinear:
 
 
 class LinearGroup:
-    """Several linear layers over the same input, multiplied together where all are packed."""
+    """Several linear layers over the same input, multiplied together where all are packed or all dense."""
 
     def __init__(self, layers: Sequence[LinearLayer], arithmetic: Arithmetic) -> None:
         self._layers = layers
         self._packed = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
-        is_packed = len(self._packed) == len(layers)
-        self._products = arithmetic.products([layer.weight for layer in self._packed]) if is_packed else None
+        dense = [layer for layer in layers if isinstance(layer, Linear)]
+        self._products = None
+        if len(self._packed) == len(layers):
+            self._products = arithmetic.products([layer.weight for layer in self._packed])
+        elif len(dense) == len(layers):
+            self._products = arithmetic.dense_products([(layer.weight, layer.bias) for layer in dense])
 
     def __call__(self, x: mx.array, step: Step | None) -> list[mx.array]:
         """Apply each layer to every position of `x`."""
         if self._products is None:
             return [layer(x, step) for layer in self._layers]
         products = self._products(x)
+        if not self._packed:
+            return products
         return [layer.finish(product, step) for layer, product in zip(self._packed, products, strict=True)]
 
 
 class GatedLinear:
-    """silu(gate(x)) * up(x) of two linear layers, in one operation where both are packed and add no bias."""
+    """silu(gate(x)) * up(x) of two linear layers, in one operation where both are packed or dense and add no bias."""
 
     def __init__(self, gate: LinearLayer, up: LinearLayer, arithmetic: Arithmetic) -> None:
         self._both = LinearGroup((gate, up), arithmetic)
@@ -85,6 +100,8 @@ class GatedLinear:
         self._product = None
         if isinstance(gate, QuantizedLinear) and isinstance(up, QuantizedLinear) and gate.bias is up.bias is None:
             self._product = arithmetic.gated_product(gate.weight, up.weight)
+        elif isinstance(gate, Linear) and isinstance(up, Linear) and gate.bias is up.bias is None:
+            self._product = arithmetic.dense_gated_product(gate.weight, up.weight)
 
     def __call__(self, x: mx.array, step: Step | None) -> mx.array:
         """Apply the layers to every position of `x`."""

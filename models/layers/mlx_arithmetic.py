@@ -8,7 +8,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from models.layers.arithmetic import Product, Products
+from models.layers.arithmetic import DenseLayer, Product, Products, Sum
 from models.layers.attention import attend, attend_in_parts, join_heads
 from models.layers.cache import Span, Step
 from models.layers.quantized import QuantizedMatrix
@@ -23,6 +23,7 @@ class MlxArithmetic:
 
     name: Literal["mlx"] = "mlx"
     keeps_scales = False
+    keeps_weights = False
     is_paged = False
 
     def __init__(self) -> None:
@@ -35,6 +36,11 @@ class MlxArithmetic:
         return lambda x: mx.quantized_matmul(
             x, codes, scales, biases, transpose=True, group_size=matrix.group_size, bits=matrix.bits
         )
+
+    def product_sum(self, matrix: QuantizedMatrix) -> Sum:
+        """Return what adds the product to another array."""
+        product = self.product(matrix)
+        return lambda x, addend: addend + product(x)
 
     def products(self, matrices: Sequence[QuantizedMatrix]) -> Products:
         """Return what multiplies with several transposed matrices, one after the other."""
@@ -50,6 +56,36 @@ class MlxArithmetic:
         """Return the rows at `indices`, expanding only those."""
         codes, scales, biases = matrix.codes[indices], matrix.scales[indices], matrix.biases[indices]
         return mx.dequantize(codes, scales, biases, group_size=matrix.group_size, bits=matrix.bits)
+
+    def dense_product(self, weight: mx.array, bias: mx.array | None) -> Product:
+        """Return what multiplies with the transposed dense weight, and adds the bias.
+
+        Sums run in an order that depends on the number of rows: a position's last bits depend on what is computed with
+        it.
+        """
+        transposed = weight.T
+        if bias is None:
+            return lambda x: x @ transposed
+        return lambda x: mx.addmm(bias, x, transposed)
+
+    def dense_product_sum(self, weight: mx.array, bias: mx.array | None) -> Sum:
+        """Return what adds the product and bias to another array."""
+        product = self.dense_product(weight, bias)
+        return lambda x, addend: addend + product(x)
+
+    def dense_products(self, layers: Sequence[DenseLayer]) -> Products:
+        """Return what does so for several dense weights, one after the other."""
+        each = [self.dense_product(weight, bias) for weight, bias in layers]
+        return lambda x: [product(x) for product in each]
+
+    def dense_gated_product(self, gate: mx.array, up: mx.array) -> Product:
+        """Return what joins the products with two transposed dense weights by `gate`."""
+        gate_product, up_product = self.dense_product(gate, None), self.dense_product(up, None)
+        return lambda x: self.gate(gate_product(x), up_product(x))
+
+    def dense_take(self, weight: mx.array, indices: mx.array) -> mx.array:
+        """Return the rows at `indices`."""
+        return weight[indices]
 
     def gate(self, gate: mx.array, up: mx.array) -> mx.array:
         """Return silu(gate) * up."""

@@ -1,7 +1,7 @@
 """Kernels of our own on the CPU.
 
 What they give for a row depends on that row alone, whatever rows come with it and however many threads share the work.
-So do the operations of MLX that remain between them: sums of two arrays.
+So do the operations of MLX that remain between them: sums of two arrays, where a layer adds a bias.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from typing import Literal
 
 import mlx.core as mx
 
-from models.layers.arithmetic import Product, Products
+from models.layers.arithmetic import DenseLayer, Product, Products, Sum
 from models.layers.attention import attend as attend_within
 from models.layers.attention import join_heads
 from models.layers.cache import Step
 from models.layers.quantized import QuantizedMatrix
 from models.layers.rope import Angles, RopeConfig, frequencies
-from native import kernels
+from native import dense, kernels
 
 
 class NativeArithmetic:
-    """Everything in float32; packed weights are read as they are stored."""
+    """Everything in float32; weights, packed or dense, are read as they are stored."""
 
     name: Literal["native"] = "native"
     keeps_scales = True
+    keeps_weights = True
     is_paged = True
 
     def product(self, matrix: QuantizedMatrix) -> Product:
@@ -33,6 +34,12 @@ class NativeArithmetic:
         codes, scales, biases = matrix.parts
         form = matrix.group_size, matrix.bits
         return lambda x: kernels.quantized_linear(x, codes, scales, biases, *form)
+
+    def product_sum(self, matrix: QuantizedMatrix) -> Sum:
+        """Return what adds the product to another array, in the same operation."""
+        codes, scales, biases = matrix.parts
+        form = matrix.group_size, matrix.bits
+        return lambda x, addend: kernels.quantized_linear(x, codes, scales, biases, *form, addend=addend)
 
     def products(self, matrices: Sequence[QuantizedMatrix]) -> Products:
         """Return what multiplies with several transposed matrices; those that are packed alike share one job."""
@@ -63,6 +70,36 @@ class NativeArithmetic:
     def take(self, matrix: QuantizedMatrix, indices: mx.array) -> mx.array:
         """Return the rows at `indices`, expanding only those."""
         return kernels.quantized_rows(*matrix.parts, indices, matrix.group_size, matrix.bits)
+
+    def dense_product(self, weight: mx.array, bias: mx.array | None) -> Product:
+        """Return what multiplies with the transposed dense weight, and adds the bias."""
+        if bias is None:
+            return lambda x: dense.linear(x, weight)
+        return lambda x: dense.linear(x, weight) + bias
+
+    def dense_product_sum(self, weight: mx.array, bias: mx.array | None) -> Sum:
+        """Return what adds the product and bias to another array, in the same operation where there is no bias."""
+        if bias is None:
+            return lambda x, addend: dense.linear(x, weight, addend=addend)
+        return lambda x, addend: addend + (dense.linear(x, weight) + bias)
+
+    def dense_products(self, layers: Sequence[DenseLayer]) -> Products:
+        """Return what does so for several dense weights, in one job."""
+        weights, biases = [weight for weight, _ in layers], [bias for _, bias in layers]
+
+        def multiply(x: mx.array) -> list[mx.array]:
+            products = zip(dense.linears(x, weights), biases, strict=True)
+            return [product if bias is None else product + bias for product, bias in products]
+
+        return multiply
+
+    def dense_gated_product(self, gate: mx.array, up: mx.array) -> Product:
+        """Return what joins the products with two transposed dense weights by `gate`, in one job."""
+        return lambda x: dense.linear_swiglu(x, gate, up)
+
+    def dense_take(self, weight: mx.array, indices: mx.array) -> mx.array:
+        """Return the rows at `indices`, converting only those."""
+        return dense.rows(weight, indices)
 
     def gate(self, gate: mx.array, up: mx.array) -> mx.array:
         """Return silu(gate) * up."""

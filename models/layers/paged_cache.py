@@ -70,11 +70,16 @@ class PagedStep(Step):
 
 @dataclass(slots=True)
 class _Group:
-    """Layers that are alike: one pool, and a table of blocks for each slot."""
+    """Layers that are alike: one pool, and a table of blocks for each slot.
+
+    Slots hold and are promised no more than `num_row_blocks` together, each counting what it shares; the rest of the
+    pool is for parts. So what was promised is there, whoever shares what with whom.
+    """
 
     layer: AttentionLayer
     pool: mx.array
     blocks: BlockPool
+    num_row_blocks: int
     tables: list[list[int]]
     promised: list[int]
     untrimmed: set[int] = field(default_factory=set[int])
@@ -97,6 +102,23 @@ class _Group:
         if self.layer.window is None:
             return blocks_for(num_tokens)
         return min(blocks_for(num_tokens), blocks_for(self.layer.window + MAX_STEP_TOKENS) + 1)
+
+    def held(self, slot: int) -> int:
+        """Return how many blocks a slot holds."""
+        return sum(block != NO_BLOCK for block in self.tables[slot])
+
+    def promise(self, slot: int, num_blocks: int) -> bool:
+        """Promise a slot more blocks, or none and return False."""
+        num_spoken_for = sum(map(self.held, range(len(self.tables)))) + sum(self.promised)
+        if num_spoken_for + num_blocks > self.num_row_blocks or not self.blocks.promise(num_blocks):
+            return False
+        self.promised[slot] += num_blocks
+        return True
+
+    def forget(self, slot: int, num_blocks: int) -> None:
+        """Take back what a slot was promised."""
+        self.blocks.forget(num_blocks)
+        self.promised[slot] -= num_blocks
 
     def grow(self, slot: int, num_tokens: int) -> None:
         table = self.tables[slot]
@@ -132,8 +154,7 @@ class _Group:
             if block != NO_BLOCK:
                 self.give_back(block)
         self.tables[slot] = []
-        self.blocks.forget(self.promised[slot])
-        self.promised[slot] = 0
+        self.forget(slot, self.promised[slot])
 
 
 @dataclass(slots=True)
@@ -145,9 +166,8 @@ class PagedPart:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks."""
-        groups = zip(self.cache.groups, self.places, strict=True)
-        return sum(group.block_bytes for group, block in groups if block != NO_BLOCK)
+        """Bytes of a block in every group: what a window has left behind counts, so that parts fill no pool alone."""
+        return sum(group.block_bytes for group in self.cache.groups)
 
     def drop(self) -> None:
         """Give the share back."""
@@ -162,15 +182,20 @@ class PagedCache:
     Args:
         layers: the model's, in order.
         num_slots: sequences.
-        num_tokens: of all sequences and parts together.
+        num_tokens: of all sequences together.
+        num_part_tokens: of all parts together.
     """
 
     can_reject = True
 
-    def __init__(self, layers: Sequence[AttentionLayer], num_slots: int, num_tokens: int) -> None:
+    def __init__(
+        self, layers: Sequence[AttentionLayer], num_slots: int, num_tokens: int, num_part_tokens: int = 0
+    ) -> None:
         kinds = list(dict.fromkeys(layers))
         self.places = _places(layers, kinds)
-        self.groups = [_group(kind, list(layers).count(kind), num_slots, num_tokens) for kind in kinds]
+        # The last block of each sequence is not full.
+        rows, parts = blocks_for(num_tokens) + num_slots, blocks_for(num_part_tokens)
+        self.groups = [_group(kind, list(layers).count(kind), num_slots, rows, parts) for kind in kinds]
         self.slots = SlotStates(num_slots)
 
     @property
@@ -182,6 +207,12 @@ class PagedCache:
     def nbytes(self) -> int:
         """Bytes of the blocks that are held."""
         return sum(group.blocks.num_held * group.block_bytes for group in self.groups)
+
+    @property
+    def num_tokens(self) -> int:
+        """See `Cache.num_tokens`."""
+        held = {block for table in list(self.groups[0].tables) for block in list(table) if block != NO_BLOCK}
+        return len(held) * BLOCK_TOKENS
 
     @property
     def fingerprint(self) -> str:
@@ -196,17 +227,14 @@ class PagedCache:
 
     def reserve(self, slot: int, num_tokens: int) -> bool:
         """See `Cache.reserve`."""
-        wanted: list[tuple[_Group, int]] = []
+        promised: list[tuple[_Group, int]] = []
         for group in self.groups:
-            held = sum(block != NO_BLOCK for block in group.tables[slot])
-            missing = max(0, group.needed(num_tokens) - held - group.promised[slot])
-            if not group.blocks.promise(missing):
-                for before, promised in wanted:
-                    before.blocks.forget(promised)
+            missing = max(0, group.needed(num_tokens) - group.held(slot) - group.promised[slot])
+            if not group.promise(slot, missing):
+                for before, num_blocks in promised:
+                    before.forget(slot, num_blocks)
                 return False
-            wanted.append((group, missing))
-        for group, promised in wanted:
-            group.promised[slot] += promised
+            promised.append((group, missing))
         return True
 
     def begin(self, plan: StepPlan, device_tokens: mx.array | None = None) -> PagedStep:
@@ -255,9 +283,7 @@ class PagedCache:
                 if block != NO_BLOCK:
                     group.blocks.share(block)
             group.tables[slot] = table
-            promised_too_much = min(group.promised[slot], sum(block != NO_BLOCK for block in table))
-            group.blocks.forget(promised_too_much)
-            group.promised[slot] -= promised_too_much
+            group.forget(slot, min(group.promised[slot], group.held(slot)))
             group.leave_behind(slot, length)
 
     def release(self, slot: int) -> None:
@@ -329,11 +355,11 @@ def _places(layers: Sequence[AttentionLayer], kinds: list[AttentionLayer]) -> li
     return places
 
 
-def _group(layer: AttentionLayer, num_layers: int, num_slots: int, num_tokens: int) -> _Group:
-    # The last block of each sequence is not full.
-    num_blocks = blocks_for(num_tokens) + num_slots
+def _group(layer: AttentionLayer, num_layers: int, num_slots: int, num_row_blocks: int, num_part_blocks: int) -> _Group:
+    num_blocks = num_row_blocks + num_part_blocks
     pool = kernels.kv_pool(num_blocks, num_layers, layer.num_kv_heads, layer.head_dim)
-    return _Group(layer, pool, BlockPool(num_blocks), [[] for _ in range(num_slots)], [0] * num_slots)
+    tables: list[list[int]] = [[] for _ in range(num_slots)]
+    return _Group(layer, pool, BlockPool(num_blocks), num_row_blocks, tables, [0] * num_slots)
 
 
 def _places_of(part: Part) -> tuple[int, ...]:

@@ -157,6 +157,11 @@ class RowCache:
         return self.num_part_bytes + sum(store.nbytes for stores in self._stores for store in stores)
 
     @property
+    def num_tokens(self) -> int:
+        """See `Cache.num_tokens`."""
+        return sum(self.slots[slot].length for slot in range(len(self.slots)))
+
+    @property
     def fingerprint(self) -> str:
         """See `Cache.fingerprint`."""
         shapes = " ".join(f"{layer.num_kv_heads}x{layer.head_dim} window {layer.window}" for layer in self.layers)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "crossing.h"
+#include "dense.h"
 #include "fused.h"
 #include "instruction_set.h"
 #include "mapped.h"
@@ -149,6 +150,27 @@ void define_products(nb::module_& m) {
         "group_size"_a,
         "bits"_a,
         "Look up rows of a quantized matrix.");
+}
+
+/// The functions of native/dense.py.
+void define_dense(nb::module_& m) {
+    m.def(
+        "linear",
+        [](const array& x, const array& weight, const std::optional<array>& addend) {
+            return addend ? pomona::linear_and_add(x, weight, *addend) : pomona::linears(x, {weight}).front();
+        },
+        "x"_a,
+        "weight"_a,
+        "addend"_a = nb::none(),
+        "Multiply rows with a matrix, transposed.");
+    m.def("linears", &pomona::linears, "x"_a, "weights"_a, "Multiply rows with several matrices, transposed.");
+    m.def("linear_swiglu",
+          &pomona::linear_swiglu,
+          "x"_a,
+          "gate"_a,
+          "up"_a,
+          "Multiply rows with two matrices, transposed, and join the products.");
+    m.def("rows", &pomona::rows, "weight"_a, "indices"_a, "Look up rows of a matrix.");
 }
 
 /// The functions of native/kernels.py: what stands between products.
@@ -301,6 +323,7 @@ NB_MODULE(_native, m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "Make an array whose elements are a range of a file.");
     define_products(m);
+    define_dense(m);
     define_fused(m);
     define_paged(m);
     define_draws(m);

@@ -10,12 +10,12 @@
 ///
 /// One order of accumulation: the columns of a product are cut into chunks of `kChunkColumns`. Within a chunk every
 /// output has one vector of partial sums, to which the products are added by fused multiply-add in the order in which
-/// codes unpack; at the end of the chunk its lanes are added as a fixed tree, and the chunks' sums are added from left
-/// to right. The order depends on the number of columns alone, so an output has the same bits whatever the number of
-/// rows, their place, the kernel that took them or the number of threads.
+/// weights are read; at the end of the chunk its lanes are added as a fixed tree, and the chunks' sums are added from
+/// left to right. The order depends on the number of columns alone, so an output has the same bits whatever the number
+/// of rows, their place, the kernel that took them or the number of threads.
 namespace pomona {
 
-/// Columns that unpack together: the smallest group, a whole number of bytes and words for every width of a code.
+/// Columns that are read together: the smallest group, a whole number of bytes and words for every width of a code.
 constexpr int64_t kUnitColumns = 32;
 
 /// Columns that are added up before their sum joins the output. A tile of so many fits the first-level cache.
@@ -24,14 +24,19 @@ constexpr int64_t kChunkColumns = 768;
 /// Groups of the smallest size in a chunk.
 constexpr int64_t kChunkGroups = kChunkColumns / kUnitColumns;
 
-enum class ScaleType { float32, bfloat16, float16 };
+/// Columns of the next chunk where so many are left, filled up to a unit: the last ones, if less than one, stand alone.
+POMONA_INLINE int64_t columns_of_chunk(int64_t left) {
+    return left >= kChunkColumns ? kChunkColumns : left > kUnitColumns ? left - left % kUnitColumns : kUnitColumns;
+}
+
+enum class FloatType { float32, bfloat16, float16 };
 
 /// A matrix in MLX's affine format: within a group, value = scale * code + bias. All of it is row-contiguous.
 struct QuantizedMatrix {
     const uint8_t* codes;  ///< `bits` bits a code, the first code in the lowest bits, each row a whole number of words
     const void* scales;    ///< [rows, columns / group_size]
     const void* biases;    ///< [rows, columns / group_size]
-    ScaleType scale_type;
+    FloatType scale_type;
     int64_t rows;
     int64_t columns;  ///< a multiple of `group_size`
     int group_size;   ///< 32, 64 or 128
@@ -41,9 +46,22 @@ struct QuantizedMatrix {
     POMONA_INLINE int64_t groups() const { return columns / group_size; }
 };
 
-/// Rows of x brought into the order in which codes unpack, chunk after chunk: within a chunk, row after row.
+/// A matrix of floats as they are stored, row-contiguous.
+struct DenseMatrix {
+    const uint8_t* values;  ///< [rows, columns], at a multiple of the size of one
+    FloatType type;
+    int64_t rows;
+    int64_t columns;
+
+    POMONA_INLINE int64_t value_bytes() const { return type == FloatType::float32 ? 4 : 2; }
+    POMONA_INLINE const uint8_t* at(int64_t row, int64_t column) const {
+        return values + (row * columns + column) * value_bytes();
+    }
+};
+
+/// Rows of x brought into the order in which weights are read, chunk after chunk: within a chunk, row after row.
 struct PackedRows {
-    float* values;  ///< rows * columns floats, at a multiple of 64 bytes
+    float* values;  ///< floats at a multiple of 64 bytes: `rows` times the columns, with zeros up to a whole unit
     int64_t rows;
     int64_t columns;
 
@@ -54,8 +72,9 @@ struct PackedRows {
 };
 
 /// One product of packed rows and the transposed matrix.
+template <class Matrix>
 struct Product {
-    QuantizedMatrix matrix;
+    Matrix matrix;
     PackedRows x;
     float* y;                       ///< [..., matrix.rows]
     const int64_t* y_rows;          ///< which row of y each row of x fills; null: the same one
@@ -148,10 +167,15 @@ struct Instructions {
     void (*pack)(const float* row, int64_t step, int bits, const PackedRows& packed, int64_t packed_row);
 
     /// Computes outputs `begin` to `end` of every row of x.
-    void (*multiply)(const Product& product, int64_t begin, int64_t end);
+    void (*multiply)(const Product<QuantizedMatrix>& product, int64_t begin, int64_t end);
 
     /// Writes a row of the matrix as float32, in the order of its columns.
     void (*expand)(const QuantizedMatrix& matrix, int64_t row, float* values);
+
+    /// The same three for a matrix that is not quantized.
+    void (*pack_plain)(const float* row, int64_t step, const PackedRows& packed, int64_t packed_row);
+    void (*multiply_dense)(const Product<DenseMatrix>& product, int64_t begin, int64_t end);
+    void (*widen)(const DenseMatrix& matrix, int64_t row, float* values);
 
     /// y = x / sqrt(mean(x * x) + epsilon) * weight, for one row.
     void (*normalize)(const float* x, const float* weight, float epsilon, int64_t width, float* y);

@@ -20,17 +20,46 @@ constexpr int64_t kPiecesPerThread = 4;
 // Unpacking a weight costs as much as multiplying it with so many rows.
 constexpr int64_t kRowsPerUnpacking = 3;
 
+// What the kernels have for either kind of matrix.
+
+void pack_row(const Instructions& isa,
+              const QuantizedMatrix& matrix,
+              const float* row,
+              int64_t step,
+              const PackedRows& packed,
+              int64_t place) {
+    isa.pack(row, step, matrix.bits, packed, place);
+}
+
+void pack_row(const Instructions& isa,
+              const DenseMatrix&,
+              const float* row,
+              int64_t step,
+              const PackedRows& packed,
+              int64_t place) {
+    isa.pack_plain(row, step, packed, place);
+}
+
+void compute(const Instructions& isa, const Product<QuantizedMatrix>& product, int64_t begin, int64_t end) {
+    isa.multiply(product, begin, end);
+}
+
+void compute(const Instructions& isa, const Product<DenseMatrix>& product, int64_t begin, int64_t end) {
+    isa.multiply_dense(product, begin, end);
+}
+
 /// Products that are computed as one job.
+template <class Matrix>
 class Job {
   public:
-    explicit Job(std::vector<Product> products) : products_(std::move(products)), isa_(instructions()) {
+    explicit Job(std::vector<Product<Matrix>> products) : products_(std::move(products)), isa_(instructions()) {
         int64_t total = 0;
-        for (const Product& product : products_) {
+        for (const Product<Matrix>& product : products_) {
             total += work_of_output(product) * product.matrix.rows;
         }
         int64_t work = total / (Pool::shared().num_threads() * kPiecesPerThread);
         work = std::clamp(work, kLeastPieceWork, kMostPieceWork);
-        for (const Product& product : products_) {
+        for (const Product<Matrix>& product : products_) {
             int64_t tiles = work / (work_of_output(product) * isa_.output_tile);
             int64_t outputs = std::max<int64_t>(1, tiles) * isa_.output_tile;
             outputs_.push_back(outputs);
@@ -50,30 +79,32 @@ class Job {
 
     /// Computes them all.
     void run() const {
-        share([this](int64_t number, int64_t begin, int64_t end) { isa_.multiply(products_[number], begin, end); });
+        share([this](int64_t number, int64_t begin, int64_t end) { compute(isa_, products_[number], begin, end); });
     }
 
-    const Product& product(int64_t number) const { return products_[number]; }
+    const Product<Matrix>& product(int64_t number) const { return products_[number]; }
     const Instructions& isa() const { return isa_; }
 
   private:
-    static int64_t work_of_output(const Product& product) {
+    static int64_t work_of_output(const Product<Matrix>& product) {
         return (product.x.rows + kRowsPerUnpacking) * product.matrix.columns;
     }
 
-    std::vector<Product> products_;
+    std::vector<Product<Matrix>> products_;
     const Instructions& isa_;
     std::vector<int64_t> outputs_;  // that a piece has, for each product
     std::vector<int64_t> ends_;     // the number of pieces up to the end of each product
 };
 
 /// Packs rows `begin` to `end` of x for products with that matrix, or with one of as many bits.
-PackedRows pack(const Rows& x, int64_t begin, int64_t end, const QuantizedMatrix& matrix) {
+template <class Matrix>
+PackedRows pack(const Rows& x, int64_t begin, int64_t end, const Matrix& matrix) {
     const Instructions& isa = instructions();
-    PackedRows packed{scratch((end - begin) * matrix.columns), end - begin, matrix.columns};
+    int64_t whole_columns = (matrix.columns + kUnitColumns - 1) / kUnitColumns * kUnitColumns;
+    PackedRows packed{scratch((end - begin) * whole_columns), end - begin, matrix.columns};
     share_rows(packed.rows, packed.columns, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
-            isa.pack(x.at(begin + row), x.step, matrix.bits, packed, row);
+            pack_row(isa, matrix, x.at(begin + row), x.step, packed, row);
         }
     });
     return packed;
@@ -81,7 +112,7 @@ PackedRows pack(const Rows& x, int64_t begin, int64_t end, const QuantizedMatrix
 
 /// One of several matrices that lie one behind the other.
 QuantizedMatrix matrix_at(const QuantizedMatrix& first, int64_t number) {
-    int64_t scale_bytes = first.scale_type == ScaleType::float32 ? 4 : 2;
+    int64_t scale_bytes = first.scale_type == FloatType::float32 ? 4 : 2;
     int64_t skipped_bytes = number * first.rows * first.groups() * scale_bytes;
     QuantizedMatrix matrix = first;
     matrix.codes += number * first.rows * first.row_bytes();
@@ -132,9 +163,9 @@ const float* side_by_side(const Rows& rows, int64_t begin, int64_t end, int64_t 
 }
 
 /// Packs for each product the rows of x that have the numbers of its rows of y.
-void pack_chosen(const Rows& x, const std::vector<Product>& products) {
+void pack_chosen(const Rows& x, const std::vector<Product<QuantizedMatrix>>& products) {
     const Instructions& isa = instructions();
-    for (const Product& product : products) {
+    for (const Product<QuantizedMatrix>& product : products) {
         share_rows(product.x.rows, product.x.columns, [&](int64_t begin, int64_t end) {
             for (int64_t row = begin; row < end; ++row) {
                 isa.pack(x.at(product.y_rows[row]), x.step, product.matrix.bits, product.x, row);
@@ -143,9 +174,8 @@ void pack_chosen(const Rows& x, const std::vector<Product>& products) {
     }
 }
 
-}  // namespace
-
-void multiply(const Rows& x, const std::vector<QuantizedMatrix>& matrices, const std::vector<float*>& results) {
+template <class Matrix>
+void multiply_all(const Rows& x, const std::vector<Matrix>& matrices, const std::vector<float*>& results) {
     if (matrices.empty() || matrices.front().columns == 0) {
         for (size_t i = 0; i < matrices.size(); ++i) {
             std::fill_n(results[i], x.count() * matrices[i].rows, 0.0f);
@@ -155,15 +185,16 @@ void multiply(const Rows& x, const std::vector<QuantizedMatrix>& matrices, const
     for (int64_t begin = 0; begin < x.count(); begin += kBlockRows) {
         int64_t end = std::min(x.count(), begin + kBlockRows);
         PackedRows packed = pack(x, begin, end, matrices.front());
-        std::vector<Product> products;
+        std::vector<Product<Matrix>> products;
         for (size_t i = 0; i < matrices.size(); ++i) {
             products.push_back({matrices[i], packed, results[i] + begin * matrices[i].rows, nullptr});
         }
-        Job(std::move(products)).run();
+        Job<Matrix>(std::move(products)).run();
     }
 }
 
-void multiply_and_add(const Rows& x, const QuantizedMatrix& matrix, const Rows& addend, float* y) {
+template <class Matrix>
+void multiply_one_and_add(const Rows& x, const Matrix& matrix, const Rows& addend, float* y) {
     std::vector<float> memory;
     for (int64_t begin = 0; begin < x.count(); begin += kBlockRows) {
         int64_t end = std::min(x.count(), begin + kBlockRows);
@@ -173,11 +204,12 @@ void multiply_and_add(const Rows& x, const QuantizedMatrix& matrix, const Rows& 
             continue;
         }
         PackedRows packed = pack(x, begin, end, matrix);
-        Job({{matrix, packed, y + begin * matrix.rows, nullptr, added}}).run();
+        Job<Matrix>({{matrix, packed, y + begin * matrix.rows, nullptr, added}}).run();
     }
 }
 
-void multiply_swiglu(const Rows& x, const QuantizedMatrix& gate, const QuantizedMatrix& up, float* y) {
+template <class Matrix>
+void multiply_both(const Rows& x, const Matrix& gate, const Matrix& up, float* y) {
     std::vector<float> ups(std::min(x.count(), kBlockRows) * up.rows);
     for (int64_t begin = 0; begin < x.count(); begin += kBlockRows) {
         int64_t end = std::min(x.count(), begin + kBlockRows);
@@ -187,17 +219,43 @@ void multiply_swiglu(const Rows& x, const QuantizedMatrix& gate, const Quantized
             continue;
         }
         PackedRows packed = pack(x, begin, end, gate);
-        Product up_product{up, packed, ups.data(), nullptr};
-        Job job({{gate, packed, gates, nullptr}});
+        Product<Matrix> up_product{up, packed, ups.data(), nullptr};
+        Job<Matrix> job({{gate, packed, gates, nullptr}});
         job.share([&](int64_t number, int64_t first, int64_t last) {
-            job.isa().multiply(job.product(number), first, last);
-            job.isa().multiply(up_product, first, last);
+            compute(job.isa(), job.product(number), first, last);
+            compute(job.isa(), up_product, first, last);
             for (int64_t row = 0; row < packed.rows; ++row) {
                 float* joined = gates + row * gate.rows + first;
                 job.isa().swiglu(joined, ups.data() + row * gate.rows + first, last - first, joined);
             }
         });
     }
+}
+
+}  // namespace
+
+void multiply(const Rows& x, const std::vector<QuantizedMatrix>& matrices, const std::vector<float*>& results) {
+    multiply_all(x, matrices, results);
+}
+
+void multiply(const Rows& x, const std::vector<DenseMatrix>& matrices, const std::vector<float*>& results) {
+    multiply_all(x, matrices, results);
+}
+
+void multiply_and_add(const Rows& x, const QuantizedMatrix& matrix, const Rows& addend, float* y) {
+    multiply_one_and_add(x, matrix, addend, y);
+}
+
+void multiply_and_add(const Rows& x, const DenseMatrix& matrix, const Rows& addend, float* y) {
+    multiply_one_and_add(x, matrix, addend, y);
+}
+
+void multiply_swiglu(const Rows& x, const QuantizedMatrix& gate, const QuantizedMatrix& up, float* y) {
+    multiply_both(x, gate, up, y);
+}
+
+void multiply_swiglu(const Rows& x, const DenseMatrix& gate, const DenseMatrix& up, float* y) {
+    multiply_both(x, gate, up, y);
 }
 
 void multiply_chosen(
@@ -211,7 +269,7 @@ void multiply_chosen(
     for (int64_t begin = 0; begin < num_rows; begin += kBlockRows) {
         int64_t end = std::min(num_rows, begin + kBlockRows);
         float* memory = scratch((end - begin) * first.columns);
-        std::vector<Product> products;
+        std::vector<Product<QuantizedMatrix>> products;
         for (int64_t place = begin; place < end;) {
             int64_t next = end_of_choice(order, choices, place, end);
             PackedRows packed{memory + (place - begin) * first.columns, next - place, first.columns};
@@ -219,7 +277,7 @@ void multiply_chosen(
             place = next;
         }
         pack_chosen(x, products);
-        Job(std::move(products)).run();
+        Job<QuantizedMatrix>(std::move(products)).run();
     }
 }
 
@@ -228,6 +286,15 @@ void expand_rows(const QuantizedMatrix& matrix, const std::vector<int64_t>& indi
     share_rows(static_cast<int64_t>(indices.size()), matrix.columns, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
             isa.expand(matrix, indices[i], values + i * matrix.columns);
+        }
+    });
+}
+
+void expand_rows(const DenseMatrix& matrix, const std::vector<int64_t>& indices, float* values) {
+    const Instructions& isa = instructions();
+    share_rows(static_cast<int64_t>(indices.size()), matrix.columns, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            isa.widen(matrix, indices[i], values + i * matrix.columns);
         }
     });
 }

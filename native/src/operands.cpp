@@ -1,5 +1,7 @@
 #include "operands.h"
 
+#include "mlx/ops.h"
+
 namespace pomona {
 
 namespace mx = mlx::core;
@@ -20,6 +22,23 @@ void require_contiguous(const mx::array& array, const char* operand) {
         require(array.flags().row_contiguous, operand, "is not row-contiguous");
         require(address % array.itemsize() == 0, operand, "is misaligned");
     }
+}
+
+void require_columns(const mx::array& x, int64_t columns) {
+    require_float32(x, "x");
+    require(x.ndim() > 0 && x.shape(-1) == columns, "x", "has not one column for each of the matrix");
+}
+
+mx::array plain_indices(const mx::array& indices, const char* operand) {
+    require(mx::issubdtype(indices.dtype(), mx::integer), operand, "is not of integers");
+    return mx::contiguous(mx::astype(indices, mx::int64, mx::Device::cpu), false, mx::Device::cpu);
+}
+
+std::vector<int64_t> checked_indices(const int64_t* indices, int64_t count, int64_t bound, const char* operand) {
+    for (int64_t i = 0; i < count; ++i) {
+        require(indices[i] >= 0 && indices[i] < bound, operand, "has a number that lies outside the matrix");
+    }
+    return {indices, indices + count};
 }
 
 Rows rows_of(const mx::array& array, int64_t copies) {

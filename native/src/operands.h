@@ -48,6 +48,15 @@ void require_float32(const mlx::core::array& array, const char* operand);
 /// Kernels read such an array in place. Its layout is known once it has been evaluated.
 void require_contiguous(const mlx::core::array& array, const char* operand);
 
+/// x must be of float32, with so many columns.
+void require_columns(const mlx::core::array& x, int64_t columns);
+
+/// Indices as the kernels read them: int64, one after the other.
+mlx::core::array plain_indices(const mlx::core::array& indices, const char* operand);
+
+/// Such indices, each at least 0 and less than `bound`.
+std::vector<int64_t> checked_indices(const int64_t* indices, int64_t count, int64_t bound, const char* operand);
+
 /// Where the rows of an array lie, each `copies` times: all its dimensions but the last number rows.
 Rows rows_of(const mlx::core::array& array, int64_t copies = 1);
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "linear.h"
-#include "mlx/ops.h"
 
 namespace pomona {
 
@@ -58,24 +57,6 @@ int64_t check_matrix(const QuantizedArrays& matrix, Quantization quantization, s
     return columns;
 }
 
-void check_rows(const mx::array& x, int64_t columns) {
-    require_float32(x, "x");
-    require(x.ndim() > 0 && x.shape(-1) == columns, "x", "has not one column for each of the matrix");
-}
-
-/// Indices as the kernels read them.
-mx::array plain_indices(const mx::array& indices, const char* operand) {
-    require(mx::issubdtype(indices.dtype(), mx::integer), operand, "is not of integers");
-    return mx::contiguous(mx::astype(indices, mx::int64, mx::Device::cpu), false, mx::Device::cpu);
-}
-
-std::vector<int64_t> checked_indices(const int64_t* indices, int64_t count, int64_t bound, const char* operand) {
-    for (int64_t i = 0; i < count; ++i) {
-        require(indices[i] >= 0 && indices[i] < bound, operand, "has a number that lies outside the matrix");
-    }
-    return {indices, indices + count};
-}
-
 /// What the primitives share: the format of the matrices.
 class Quantized : public CpuPrimitive {
   public:
@@ -93,9 +74,9 @@ class Quantized : public CpuPrimitive {
         const mx::array& scales = inputs[first + 1];
         const mx::array& biases = inputs[first + 2];
         check_layouts(codes, scales, biases);
-        ScaleType type = scales.dtype() == mx::float32    ? ScaleType::float32
-                         : scales.dtype() == mx::bfloat16 ? ScaleType::bfloat16
-                                                          : ScaleType::float16;
+        FloatType type = scales.dtype() == mx::float32    ? FloatType::float32
+                         : scales.dtype() == mx::bfloat16 ? FloatType::bfloat16
+                                                          : FloatType::float16;
         int64_t columns = static_cast<int64_t>(codes.shape(-1)) * kWordBits / quantization_.bits;
         return {codes.data<uint8_t>(),
                 scales.data<char>(),
@@ -241,7 +222,7 @@ std::vector<mx::array> quantized_linears(const mx::array& x,
                                          Quantization quantization) {
     std::vector<mx::array> inputs{x};
     for (const QuantizedArrays& matrix : matrices) {
-        check_rows(x, check_matrix(matrix, quantization, 2));
+        require_columns(x, check_matrix(matrix, quantization, 2));
         append(inputs, matrix);
     }
     auto operation = std::make_shared<QuantizedLinears>(quantization);
@@ -254,7 +235,7 @@ mx::array quantized_linear_and_add(const mx::array& x,
                                    const QuantizedArrays& matrix,
                                    const mx::array& addend,
                                    Quantization quantization) {
-    check_rows(x, check_matrix(matrix, quantization, 2));
+    require_columns(x, check_matrix(matrix, quantization, 2));
     mx::Shape shape = x.shape();
     shape.back() = matrix.codes.shape(0);
     require_float32(addend, "addend");
@@ -269,7 +250,7 @@ mx::array quantized_swiglu(const mx::array& x,
                            const QuantizedArrays& gate,
                            const QuantizedArrays& up,
                            Quantization quantization) {
-    check_rows(x, check_matrix(gate, quantization, 2));
+    require_columns(x, check_matrix(gate, quantization, 2));
     check_matrix(up, quantization, 2);
     require(gate.codes.shape() == up.codes.shape(), "up", "has not the shape of gate");
     std::vector<mx::array> inputs{x};
@@ -282,7 +263,7 @@ mx::array gather_quantized_linear(const mx::array& x,
                                   const QuantizedArrays& matrices,
                                   const mx::array& choices,
                                   Quantization quantization) {
-    check_rows(x, check_matrix(matrices, quantization, 3));
+    require_columns(x, check_matrix(matrices, quantization, 3));
     mx::Shape rows(x.shape().begin(), x.shape().end() - 1);
     mx::Shape lists = choices.shape();
     if (x.ndim() == choices.ndim() && choices.ndim() > 0) {

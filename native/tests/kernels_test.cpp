@@ -20,14 +20,14 @@
 
 namespace {
 
+using pomona::FloatType;
 using pomona::QuantizedMatrix;
 using pomona::Rows;
-using pomona::ScaleType;
 using namespace harness;
 
 constexpr int kBits[] = {2, 3, 4, 5, 6, 8};
 constexpr int kGroups[] = {32, 64, 128};
-constexpr ScaleType kScaleTypes[] = {ScaleType::float32, ScaleType::bfloat16, ScaleType::float16};
+constexpr FloatType kScaleTypes[] = {FloatType::float32, FloatType::bfloat16, FloatType::float16};
 
 /// A 16-bit float and its value: a positive or negative number that both formats hold without rounding.
 struct Half {
@@ -35,9 +35,9 @@ struct Half {
     float value;
 };
 
-Half random_half(ScaleType type) {
+Half random_half(FloatType type) {
     int sign = random_below(2);
-    if (type == ScaleType::bfloat16) {
+    if (type == FloatType::bfloat16) {
         auto bits = static_cast<uint16_t>(sign << 15 | (118 + random_below(4)) << 7 | random_below(128));
         uint32_t wide = static_cast<uint32_t>(bits) << 16;
         float value;
@@ -53,7 +53,7 @@ Half random_half(ScaleType type) {
 
 /// A random matrix whose buffers are exactly as long as what they hold.
 struct Matrix {
-    Matrix(int64_t rows, int64_t columns, int group_size, int bits, ScaleType type)
+    Matrix(int64_t rows, int64_t columns, int group_size, int bits, FloatType type)
         : codes(rows * columns * bits / 8), weights(rows * columns) {
         for (uint8_t& byte : codes) {
             byte = static_cast<uint8_t>(random_bits()());
@@ -73,11 +73,11 @@ struct Matrix {
         view = {codes.data(), scales.data(), biases.data(), type, rows, columns, group_size, bits};
     }
 
-    static std::vector<float> fill(std::vector<char>& bytes, int64_t count, ScaleType type) {
+    static std::vector<float> fill(std::vector<char>& bytes, int64_t count, FloatType type) {
         std::vector<float> values(count);
-        bytes.resize(count * (type == ScaleType::float32 ? 4 : 2));
+        bytes.resize(count * (type == FloatType::float32 ? 4 : 2));
         for (int64_t i = 0; i < count; ++i) {
-            if (type == ScaleType::float32) {
+            if (type == FloatType::float32) {
                 values[i] = std::uniform_real_distribution<float>(-0.1f, 0.1f)(random_bits());
                 std::memcpy(bytes.data() + 4 * i, &values[i], 4);
             } else {
@@ -126,7 +126,7 @@ std::string name_of(const Matrix& matrix, size_t num_rows) {
 void check_products() {
     for (int bits : kBits) {
         for (int group_size : kGroups) {
-            for (ScaleType type : kScaleTypes) {
+            for (FloatType type : kScaleTypes) {
                 int64_t columns = group_size * (1 + random_below(2 * 768 / group_size + 3));
                 Matrix matrix(1 + random_below(40), columns, group_size, bits, type);
                 Input x(1 + random_below(12), columns, 1 + random_below(2));
@@ -140,9 +140,9 @@ void check_products() {
 }
 
 void check_empty_products() {
-    Matrix no_outputs(0, 64, 32, 4, ScaleType::float32);
-    Matrix no_columns(3, 0, 32, 4, ScaleType::float32);
-    Matrix plain(3, 64, 32, 4, ScaleType::float32);
+    Matrix no_outputs(0, 64, 32, 4, FloatType::float32);
+    Matrix no_columns(3, 0, 32, 4, FloatType::float32);
+    Matrix plain(3, 64, 32, 4, FloatType::float32);
     pomona::multiply(Input(2, 64, 1).rows(), {no_outputs.view}, {nullptr});
     pomona::multiply(Input(0, 64, 1).rows(), {plain.view}, {nullptr});
     std::vector<float> y(6, NAN);
@@ -154,7 +154,7 @@ void check_empty_products() {
 void check_rows_are_independent() {
     constexpr int kRows = 300;
     for (int bits : kBits) {
-        Matrix matrix(31, 64 * (10 + random_below(10)), 64, bits, ScaleType::float16);
+        Matrix matrix(31, 64 * (10 + random_below(10)), 64, bits, FloatType::float16);
         Input x(kRows, matrix.view.columns, 1);
         int64_t outputs = matrix.view.rows;
         std::vector<float> alone(kRows * outputs);
@@ -178,7 +178,7 @@ void check_chosen_matrices() {
     constexpr int kMatrices = 5;
     constexpr int64_t kOutputs = 19;
     for (int bits : kBits) {
-        Matrix all(kMatrices * kOutputs, 96, 32, bits, ScaleType::bfloat16);
+        Matrix all(kMatrices * kOutputs, 96, 32, bits, FloatType::bfloat16);
         QuantizedMatrix first = all.view;
         first.rows = kOutputs;
         Input x(70, 96, 1);
@@ -206,7 +206,7 @@ void check_chosen_matrices() {
 
 void check_expanded_rows() {
     for (int bits : kBits) {
-        for (ScaleType type : kScaleTypes) {
+        for (FloatType type : kScaleTypes) {
             Matrix matrix(9, 1024, 64, bits, type);
             std::vector<int64_t> indices = {8, 0, 3, 3};
             std::vector<float> values(indices.size() * 1024);
@@ -224,8 +224,8 @@ void check_expanded_rows() {
 /// Two matrices at once, and what joins their products.
 void check_joined_products() {
     for (int bits : kBits) {
-        Matrix gate(45, 832, 64, bits, ScaleType::float16);
-        Matrix up(45, 832, 64, bits, ScaleType::float16);
+        Matrix gate(45, 832, 64, bits, FloatType::float16);
+        Matrix up(45, 832, 64, bits, FloatType::float16);
         Input x(131, 832, 1);
         size_t size = x.offsets.size() * 45;
         std::vector<float> gates(size), ups(size), gates_alone(size), expected(size), joined(size);
@@ -301,7 +301,7 @@ void check_pool() {
 }
 
 void check_callers_on_several_threads() {
-    Matrix matrix(64, 1024, 32, 4, ScaleType::float32);
+    Matrix matrix(64, 1024, 32, 4, FloatType::float32);
     Input x(7, 1024, 1);
     std::vector<float> expected(7 * 64);
     pomona::multiply(x.rows(), {matrix.view}, {expected.data()});

@@ -9,26 +9,28 @@ import numpy as np
 import pytest
 
 from models.checkpoint.checkpoint import open_checkpoint
+from models.layers.arithmetic import Product
+from models.layers.native_arithmetic import NativeArithmetic
 from models.registry import LoadedModel, load
 from models.step import NumericPath, RowPlan, StepPlan
-from native import kernels
+from native import dense, kernels
 from tests.models.stepping import REFERENCE_CHUNK_TOKENS, prefill, step_logits
 from tests.models.variants import VARIANTS, WINDOWED
 from tests.support.smollm2 import smollm2_path
-from tests.support.tiny_models import write_llama
+from tests.support.tiny_models import write_llama, write_tensors
 
 pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
 
-# Weights that are not packed are multiplied by MLX, whose bits depend on the number of rows.
-PACKED: dict[str, dict[str, Any]] = {
-    name: variant
-    for name, variant in VARIANTS.items()
-    if (packing := variant.get("quantization")) is not None and False not in packing.values()
+# Every variant, and packed weights with every kind of positions.
+EVERY: dict[str, dict[str, Any]] = {
+    **VARIANTS,
+    **WINDOWED,
+    "4-bit rope linear": {**VARIANTS["4-bit"], **VARIANTS["rope linear"]},
+    "4-bit rope llama3": {**VARIANTS["4-bit"], **VARIANTS["rope llama3"]},
+    "4-bit rope of neighbours": {**VARIANTS["4-bit"], **VARIANTS["rope of neighbours"]},
+    "odd widths": {"config": {"hidden_size": 40, "intermediate_size": 90}},
 }
-PACKED["4-bit rope linear"] = {**PACKED["4-bit"], **VARIANTS["rope linear"]}
-PACKED["4-bit rope llama3"] = {**PACKED["4-bit"], **VARIANTS["rope llama3"]}
-PACKED["4-bit window"] = WINDOWED["4-bit window"]
-PACKED["4-bit rope of neighbours"] = {**PACKED["4-bit"], **VARIANTS["rope of neighbours"]}
+KINDS = ("untied", "4-bit")
 PROMPT = [int(token) for token in np.random.default_rng(11).integers(0, 256, 300)]
 
 
@@ -59,7 +61,17 @@ def in_chunks(loaded: LoadedModel, tokens: Sequence[int], size: int) -> mx.array
     return mx.concatenate(parts)
 
 
-@pytest.mark.parametrize("variant", PACKED.values(), ids=PACKED.keys())
+def in_dtype(folder: Path, dtype: mx.Dtype) -> Path:
+    """Rewrite the floating tensors of a checkpoint."""
+    stored: Any = mx.load(str(folder / "model.safetensors"))
+    tensors: dict[str, mx.array] = dict(stored)
+    mx.eval(tensors)
+    floats = {name: array.astype(dtype) for name, array in tensors.items() if array.dtype == mx.float32}
+    write_tensors(folder, tensors | floats)
+    return folder
+
+
+@pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY.keys())
 def test_logits_have_the_same_bits_in_chunks_of_any_size(tmp_path: Path, variant: dict[str, Any]) -> None:
     loaded = load_fast(write_llama(tmp_path / "tiny", **variant))
     expected = whole(loaded, PROMPT)
@@ -67,8 +79,30 @@ def test_logits_have_the_same_bits_in_chunks_of_any_size(tmp_path: Path, variant
         assert mx.array_equal(in_chunks(loaded, PROMPT, size), expected), f"chunks of {size}"
 
 
-def test_hidden_states_have_the_same_bits_behind_an_adopted_prefix(tmp_path: Path) -> None:
-    loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
+def test_a_sum_in_another_order_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def product(_: NativeArithmetic, weight: mx.array, bias: mx.array | None) -> Product:
+        backwards = mx.contiguous(weight[:, ::-1])
+        return lambda x: dense.linear(x, weight) if x.shape[1] == 1 else dense.linear(x[..., ::-1], backwards)
+
+    monkeypatch.setattr(NativeArithmetic, "dense_product", product)
+    loaded = load_fast(write_llama(tmp_path / "tiny", **EVERY["untied"]))
+    assert not mx.array_equal(in_chunks(loaded, PROMPT[:20], 1), whole(loaded, PROMPT[:20]))
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("kind", ["untied", "tied", "biases", "mixed tied"])
+def test_logits_of_half_floats_have_the_same_bits_in_chunks_of_any_size(
+    tmp_path: Path, kind: str, dtype: mx.Dtype
+) -> None:
+    loaded = load_fast(in_dtype(write_llama(tmp_path / "tiny", **EVERY[kind]), dtype))
+    expected = whole(loaded, PROMPT)
+    for size in (1, 7, 64, 299):
+        assert mx.array_equal(in_chunks(loaded, PROMPT, size), expected), f"chunks of {size}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hidden_states_have_the_same_bits_behind_an_adopted_prefix(tmp_path: Path, kind: str) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **EVERY[kind]))
     cache = loaded.make_cache(2)
     step_logits(loaded, cache, tuple(PROMPT[:270]), ())
     cache.adopt(1, cache.share(0))
@@ -79,9 +113,10 @@ def test_hidden_states_have_the_same_bits_behind_an_adopted_prefix(tmp_path: Pat
     assert mx.array_equal(cached, cold[:, 256:])
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_row_has_the_same_bits_alone_and_among_others(tmp_path: Path, seed: int) -> None:
-    loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
+def test_a_row_has_the_same_bits_alone_and_among_others(tmp_path: Path, seed: int, kind: str) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **EVERY[kind]))
     random = np.random.default_rng(seed)
     prompts = [[int(token) for token in random.integers(0, 256, random.integers(4, 120))] for _ in range(5)]
     alone = [whole(loaded, prompt) for prompt in prompts]
@@ -105,8 +140,9 @@ def test_a_row_has_the_same_bits_alone_and_among_others(tmp_path: Path, seed: in
             done[row] += span.count
 
 
-def test_logits_have_the_same_bits_wherever_a_row_stands_in_a_step(tmp_path: Path) -> None:
-    loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_have_the_same_bits_wherever_a_row_stands_in_a_step(tmp_path: Path, kind: str) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **EVERY[kind]))
     hidden = mx.random.normal((1, 40, 64))
     together = loaded.model.head(hidden)
     alone = [loaded.model.head(hidden[:, index : index + 1]) for index in range(40)]
@@ -115,8 +151,9 @@ def test_logits_have_the_same_bits_wherever_a_row_stands_in_a_step(tmp_path: Pat
     assert mx.array_equal(backwards, together)
 
 
-def test_logits_have_the_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
-    loaded = load_fast(write_llama(tmp_path / "tiny", **PACKED["4-bit"]))
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_have_the_same_bits_with_any_number_of_threads(tmp_path: Path, kind: str) -> None:
+    loaded = load_fast(write_llama(tmp_path / "tiny", **EVERY[kind]))
     found: list[mx.array] = []
     for threads in (1, 2, 3, 8):
         kernels.set_threads(threads)

@@ -16,6 +16,7 @@ struct Avx2 {
     static constexpr int kLanes = 8;
     static constexpr int kRowTile = 3;
     static constexpr int kOutputTile = 4;  // 12 sums, 3 values of x and a weight: all 16 registers
+    static constexpr int kFusedTiles = 2;
 
     static Vec zero() { return _mm256_setzero_ps(); }
     static Vec load(const float* from) { return _mm256_loadu_ps(from); }
@@ -36,6 +37,13 @@ struct Avx2 {
     static Vec scaled(Vec a, Vec n) {
         __m256i power = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
         return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), power));
+    }
+
+    template <bool is_float16>
+    static Vec load_half(const uint16_t* from) {
+        __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+        return is_float16 ? _mm256_cvtph_ps(halves)
+                          : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
     }
 
     static void widen(const uint16_t* halves, int64_t count, bool is_float16, float* wide) {

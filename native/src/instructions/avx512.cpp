@@ -16,6 +16,7 @@ struct Avx512 {
     static constexpr int kLanes = 16;
     static constexpr int kRowTile = 4;
     static constexpr int kOutputTile = 6;  // 24 sums, 6 weights and a value of x: 31 of 32 registers
+    static constexpr int kFusedTiles = 8;
 
     static Vec zero() { return _mm512_setzero_ps(); }
     static Vec load(const float* from) { return _mm512_loadu_ps(from); }
@@ -38,6 +39,11 @@ struct Avx512 {
     static Vec wide(__m256i halves, bool is_float16) {
         return is_float16 ? _mm512_cvtph_ps(halves)
                           : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    }
+
+    template <bool is_float16>
+    static Vec load_half(const uint16_t* from) {
+        return wide(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), is_float16);
     }
 
     static void widen(const uint16_t* halves, int64_t count, bool is_float16, float* values) {

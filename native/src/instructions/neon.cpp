@@ -16,6 +16,7 @@ struct Neon {
     static constexpr int kLanes = 4;
     static constexpr int kRowTile = 5;
     static constexpr int kOutputTile = 4;  // 20 sums, 5 values of x and a weight: 26 of 32 registers
+    static constexpr int kFusedTiles = 2;
 
     static Vec zero() { return vdupq_n_f32(0); }
     static Vec load(const float* from) { return vld1q_f32(from); }
@@ -49,6 +50,12 @@ struct Neon {
         return vpaddq_f32(vpaddq_f32(vectors[0], vectors[1]), vpaddq_f32(vectors[2], vectors[3]));
     }
     static float largest(Vec values) { return vmaxvq_f32(values); }
+
+    template <bool is_float16>
+    static Vec load_half(const uint16_t* from) {
+        uint16x4_t halves = vld1_u16(from);
+        return is_float16 ? vcvt_f32_f16(vreinterpret_f16_u16(halves)) : vreinterpretq_f32_u32(vshll_n_u16(halves, 16));
+    }
 
     static void widen(const uint16_t* halves, int64_t count, bool is_float16, float* wide) {
         for (int64_t i = 0; i < count; ++i) {

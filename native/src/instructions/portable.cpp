@@ -11,6 +11,7 @@ struct Portable {
     static constexpr int kLanes = 4;
     static constexpr int kRowTile = 2;
     static constexpr int kOutputTile = 4;
+    static constexpr int kFusedTiles = 2;
 
     static Vec zero() { return Vec{}; }
     static Vec load(const float* from) {
@@ -68,6 +69,15 @@ struct Portable {
         for (int64_t i = 0; i < count; ++i) {
             wide[i] = is_float16 ? float16_of(halves[i]) : float_of(static_cast<uint32_t>(halves[i]) << 16);
         }
+    }
+
+    template <bool is_float16>
+    static Vec load_half(const uint16_t* from) {
+        uint16_t halves[kLanes];
+        std::memcpy(halves, from, sizeof(halves));
+        float wide[kLanes];
+        widen(halves, kLanes, is_float16, wide);
+        return load(wide);
     }
 
     template <int rows>

@@ -8,6 +8,9 @@
 /// Rows of a quantized matrix as the products read them (see tile.h).
 namespace pomona::tile {
 
+template <class Isa>
+constexpr int kUnitVectors = kUnitColumns / Isa::kLanes;
+
 /// Where the two bytes of each code lie, and how far down it must move: for the unpacking of codes that straddle bytes.
 /// The first half of a unit is read through a window of bytes at its start, the second through one that ends with it.
 template <int bits>
@@ -38,7 +41,7 @@ template <class Isa>
 class Foresight {
   public:
     Foresight(const QuantizedMatrix& matrix, int64_t first_row, int64_t begin_column) {
-        int64_t scale_bytes = matrix.scale_type == ScaleType::float32 ? 4 : 2;
+        int64_t scale_bytes = matrix.scale_type == FloatType::float32 ? 4 : 2;
         int64_t row_bytes = matrix.row_bytes();
         int64_t row = first_row + Isa::kOutputTile * (1 + kBytesAhead / (Isa::kOutputTile * row_bytes + 1));
         // The rows of a tile lie one behind the other, so its bytes are fetched in their order, some with each unit.
@@ -103,11 +106,11 @@ class Strip {
     Foresight<Isa> foresight;
 
   private:
-    static const float* as_float(const void* halves, ScaleType type, int64_t first, int64_t count, float* widened) {
-        if (type == ScaleType::float32) {
+    static const float* as_float(const void* halves, FloatType type, int64_t first, int64_t count, float* widened) {
+        if (type == FloatType::float32) {
             return static_cast<const float*>(halves) + first;
         }
-        Isa::widen(static_cast<const uint16_t*>(halves) + first, count, type == ScaleType::float16, widened);
+        Isa::widen(static_cast<const uint16_t*>(halves) + first, count, type == FloatType::float16, widened);
         return widened;
     }
 

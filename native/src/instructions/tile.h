@@ -4,19 +4,22 @@
 
 #include "../kernels.h"
 #include "attention.h"
+#include "dense.h"
 #include "strip.h"
 #include "vector.h"
 #include "weights.h"
 
-/// Products with quantized matrices, written once for any vector (see vector.h).
+/// Products with matrices, written once for any vector (see vector.h).
 ///
-/// `Isa` offers besides: `kRowTile` (rows of x) and `kOutputTile` (outputs, at most 8) computed together, `widen` (half
-/// floats to float32), `sums`, and `Unpack<bits>`, which turns the codes of a unit into vectors in an order of its own.
+/// `Isa` offers besides: `kRowTile` (rows of x) and `kOutputTile` (outputs, at most 8) computed together, `kFusedTiles`
+/// of weights that are stored as floats (see below), `widen` (half floats to float32, a few) and `load_half` (a vector
+/// of them), `sums`, and `Unpack<bits>`, which turns the codes of a unit into vectors in an order of its own.
+///
+/// `Source` is how weights are read: of a `Matrix`, through a `Strip` of a few of its rows. Made of a strip, it offers
+/// `fetch(unit)`, for what a thread will need later, and (n, unit, weights), for a unit of the strip's row `n`. Up to
+/// `kFusedTiles` tiles of rows read them so; for more, a strip is written out as float32 first.
 
 namespace pomona::tile {
-
-template <class Isa>
-constexpr int kUnitVectors = kUnitColumns / Isa::kLanes;
 
 /// The floats from one row of sums to the next in the small array that `Isa::sums` fills.
 constexpr int kSumsStride = 8;
@@ -51,33 +54,44 @@ Order order_of() {
     return order;
 }
 
-/// Turns unit `unit` of the strip's row `n` into weights: scale * code + bias, rounded once where there is an FMA.
+/// Weights of codes: scale * code + bias, rounded once where there is an FMA.
 template <class Isa, int bits>
-inline void weights_of(const Strip<Isa>& strip,
-                       const typename Isa::template Unpack<bits>& unpack,
-                       int n,
-                       int64_t unit,
-                       typename Isa::Vec (&weights)[kUnitVectors<Isa>]) {
-    unpack(strip.codes[n] + unit * 4 * bits, weights);
-    typename Isa::Vec scale = Isa::broadcast(strip.scales[n] + (unit >> strip.group_shift));
-    typename Isa::Vec bias = Isa::broadcast(strip.biases[n] + (unit >> strip.group_shift));
-    POMONA_UNROLL
-    for (int i = 0; i < kUnitVectors<Isa>; ++i) {
-        weights[i] = Isa::fma(scale, weights[i], bias);
+class Codes {
+  public:
+    using Matrix = QuantizedMatrix;
+    using Strip = tile::Strip<Isa>;
+    static constexpr int kFusedTiles = 1;
+
+    explicit Codes(const Strip& strip) : strip_(strip), foresight_(strip.foresight) {}
+
+    POMONA_INLINE void fetch(int64_t) { foresight_.template fetch<bits>(); }
+
+    POMONA_INLINE void operator()(int n, int64_t unit, typename Isa::Vec (&weights)[kUnitVectors<Isa>]) const {
+        unpack_(strip_.codes[n] + unit * 4 * bits, weights);
+        typename Isa::Vec scale = Isa::broadcast(strip_.scales[n] + (unit >> strip_.group_shift));
+        typename Isa::Vec bias = Isa::broadcast(strip_.biases[n] + (unit >> strip_.group_shift));
+        POMONA_UNROLL
+        for (int i = 0; i < kUnitVectors<Isa>; ++i) {
+            weights[i] = Isa::fma(scale, weights[i], bias);
+        }
     }
-}
+
+  private:
+    const Strip& strip_;
+    typename Isa::template Unpack<bits> unpack_;
+    Foresight<Isa> foresight_;
+};
 
 /// Writes a strip's weights: vector after vector, and for each the rows of the strip side by side.
-template <class Isa, int bits>
-void expand_strip(const Strip<Isa>& strip, float* tile) {
-    typename Isa::template Unpack<bits> unpack;
-    Foresight<Isa> foresight = strip.foresight;
+template <class Isa, class Source>
+void expand_strip(const typename Source::Strip& strip, float* tile) {
+    Source source(strip);
     for (int64_t unit = 0; unit < strip.units; ++unit) {
-        foresight.template fetch<bits>();
+        source.fetch(unit);
         POMONA_UNROLL
         for (int n = 0; n < Isa::kOutputTile; ++n) {
             typename Isa::Vec weights[kUnitVectors<Isa>];
-            weights_of<Isa, bits>(strip, unpack, n, unit, weights);
+            source(n, unit, weights);
             POMONA_UNROLL
             for (int i = 0; i < kUnitVectors<Isa>; ++i) {
                 Isa::store(tile + (i * Isa::kOutputTile + n) * Isa::kLanes, weights[i]);
@@ -87,7 +101,7 @@ void expand_strip(const Strip<Isa>& strip, float* tile) {
     }
 }
 
-/// One chunk of a product: which columns, and where its outputs begin and end.
+/// One chunk of a product: which columns, filled up to whole units, and where its outputs begin and end.
 struct Part {
     int64_t begin_column;
     int64_t columns;
@@ -96,15 +110,15 @@ struct Part {
 };
 
 /// Adds the sums of a chunk to the outputs; the first chunk's are the outputs so far, and the last one's complete them.
-template <class Isa, int rows>
-inline void deliver(const typename Isa::Vec (&partial)[rows][Isa::kOutputTile],
-                    const Product& product,
-                    const Part& part,
-                    int64_t first_row) {
+template <class Isa, int rows, class Matrix>
+POMONA_INLINE void deliver(const typename Isa::Vec (&partial)[rows][Isa::kOutputTile],
+                           const Product<Matrix>& product,
+                           const Part& part,
+                           int64_t first_row) {
     float sums[rows][kSumsStride];
     Isa::template sums<rows>(partial, sums);
     bool is_first = part.begin_column == 0;
-    bool adds = product.addend && part.begin_column + part.columns == product.matrix.columns;
+    bool adds = product.addend && part.begin_column + part.columns >= product.matrix.columns;
     for (int m = 0; m < rows; ++m) {
         int64_t row = product.y_rows ? product.y_rows[first_row + m] : first_row + m;
         int64_t place = row * product.matrix.rows + part.first_output;
@@ -120,13 +134,13 @@ inline void deliver(const typename Isa::Vec (&partial)[rows][Isa::kOutputTile],
     }
 }
 
-/// Rows of x times a strip, straight from the codes.
-template <class Isa, int bits, int rows>
-void multiply_fused(const Strip<Isa>& strip,
+/// Rows of x times a strip, straight from where it is stored.
+template <class Isa, class Source, int rows>
+void multiply_fused(const typename Source::Strip& strip,
                     const float* x,
                     int64_t x_stride,
                     typename Isa::Vec (&partial)[rows][Isa::kOutputTile]) {
-    typename Isa::template Unpack<bits> unpack;
+    Source source(strip);
     typename Isa::Vec sums[rows][Isa::kOutputTile];
     POMONA_UNROLL
     for (int n = 0; n < Isa::kOutputTile; ++n) {
@@ -135,13 +149,12 @@ void multiply_fused(const Strip<Isa>& strip,
             sums[m][n] = Isa::zero();
         }
     }
-    Foresight<Isa> foresight = strip.foresight;
     for (int64_t unit = 0; unit < strip.units; ++unit) {
-        foresight.template fetch<bits>();
+        source.fetch(unit);
         POMONA_UNROLL
         for (int n = 0; n < Isa::kOutputTile; ++n) {
             typename Isa::Vec weights[kUnitVectors<Isa>];
-            weights_of<Isa, bits>(strip, unpack, n, unit, weights);
+            source(n, unit, weights);
             POMONA_UNROLL
             for (int i = 0; i < kUnitVectors<Isa>; ++i) {
                 POMONA_UNROLL
@@ -163,11 +176,11 @@ void multiply_fused(const Strip<Isa>& strip,
 
 /// Rows of x times a strip that `expand_strip` has written.
 template <class Isa, int rows>
-void multiply_expanded(const float* tile,
-                       int64_t vectors,
-                       const float* x,
-                       int64_t x_stride,
-                       typename Isa::Vec (&partial)[rows][Isa::kOutputTile]) {
+POMONA_INLINE void multiply_expanded(const float* tile,
+                                     int64_t vectors,
+                                     const float* x,
+                                     int64_t x_stride,
+                                     typename Isa::Vec (&partial)[rows][Isa::kOutputTile]) {
     typename Isa::Vec sums[rows][Isa::kOutputTile];
     POMONA_UNROLL
     for (int m = 0; m < rows; ++m) {
@@ -203,8 +216,8 @@ void multiply_expanded(const float* tile,
 }
 
 /// All rows, `rows` at a time and then ever fewer, through `multiply_expanded`.
-template <class Isa, int rows>
-void multiply_rows(const Product& product, const Part& part, const float* tile, int64_t first_row) {
+template <class Isa, int rows, class Matrix>
+void multiply_rows(const Product<Matrix>& product, const Part& part, const float* tile, int64_t first_row) {
     int64_t row = first_row;
     for (; row + rows <= product.x.rows; row += rows) {
         typename Isa::Vec partial[rows][Isa::kOutputTile];
@@ -219,46 +232,55 @@ void multiply_rows(const Product& product, const Part& part, const float* tile, 
     }
 }
 
-/// All rows, which are `rows` or fewer, through `multiply_fused`.
-template <class Isa, int bits, int rows>
-void multiply_few(const Product& product, const Part& part, const Strip<Isa>& strip) {
+/// All rows, `rows` at a time and then ever fewer, through `multiply_fused`.
+template <class Isa, class Source, int rows>
+void multiply_few(const Product<typename Source::Matrix>& product,
+                  const Part& part,
+                  const typename Source::Strip& strip,
+                  int64_t first_row) {
+    int64_t row = first_row;
+    for (; row + rows <= product.x.rows; row += rows) {
+        typename Isa::Vec partial[rows][Isa::kOutputTile];
+        const float* x = product.x.at(part.begin_column, row, part.columns);
+        multiply_fused<Isa, Source, rows>(strip, x, part.columns, partial);
+        deliver<Isa, rows>(partial, product, part, row);
+    }
     if constexpr (rows > 1) {
-        if (product.x.rows < rows) {
-            return multiply_few<Isa, bits, rows - 1>(product, part, strip);
+        if (row < product.x.rows) {
+            multiply_few<Isa, Source, rows - 1>(product, part, strip, row);
         }
     }
-    typename Isa::Vec partial[rows][Isa::kOutputTile];
-    multiply_fused<Isa, bits, rows>(strip, product.x.at(part.begin_column, 0, part.columns), part.columns, partial);
-    deliver<Isa, rows>(partial, product, part, 0);
 }
 
 /// All rows times one strip. `tile` has place for its weights.
-template <class Isa, int bits>
-void multiply_part(const Product& product, int64_t output, int64_t end, int64_t column, float* tile) {
-    int64_t columns = vector::smaller(kChunkColumns, product.matrix.columns - column);
+template <class Isa, class Source>
+void multiply_part(
+    const Product<typename Source::Matrix>& product, int64_t output, int64_t end, int64_t column, float* tile) {
+    int64_t columns = columns_of_chunk(product.matrix.columns - column);
     Part part{column, columns, output, vector::smaller(Isa::kOutputTile, end - output)};
-    Strip<Isa> strip(product.matrix, output, end, column, columns);
-    if (product.x.rows <= Isa::kRowTile) {
-        return multiply_few<Isa, bits, Isa::kRowTile>(product, part, strip);
+    typename Source::Strip strip(product.matrix, output, end, column, columns);
+    if (product.x.rows <= Isa::kRowTile * Source::kFusedTiles) {
+        return multiply_few<Isa, Source, Isa::kRowTile>(product, part, strip, 0);
     }
-    expand_strip<Isa, bits>(strip, tile);
+    expand_strip<Isa, Source>(strip, tile);
     multiply_rows<Isa, Isa::kRowTile>(product, part, tile, 0);
 }
 
-template <class Isa, int bits>
-void multiply_bits(const Product& product, int64_t begin, int64_t end) {
+template <class Isa, class Source>
+void multiply_outputs(const Product<typename Source::Matrix>& product, int64_t begin, int64_t end) {
     alignas(64) float tile[Isa::kOutputTile * kChunkColumns];
+    int64_t columns = product.matrix.columns;
     if (product.x.rows <= kCachedRows) {  // the matrix is what comes from memory: take it as it lies there
         for (int64_t output = begin; output < end; output += Isa::kOutputTile) {
-            for (int64_t column = 0; column < product.matrix.columns; column += kChunkColumns) {
-                multiply_part<Isa, bits>(product, output, end, column, tile);
+            for (int64_t column = 0; column < columns; column += columns_of_chunk(columns - column)) {
+                multiply_part<Isa, Source>(product, output, end, column, tile);
             }
         }
         return;
     }
-    for (int64_t column = 0; column < product.matrix.columns; column += kChunkColumns) {  // a chunk of x stays cached
+    for (int64_t column = 0; column < columns; column += columns_of_chunk(columns - column)) {  // x's stays cached
         for (int64_t output = begin; output < end; output += Isa::kOutputTile) {
-            multiply_part<Isa, bits>(product, output, end, column, tile);
+            multiply_part<Isa, Source>(product, output, end, column, tile);
         }
     }
 }
@@ -281,13 +303,13 @@ void pack_bits(const float* row, int64_t step, const PackedRows& packed, int64_t
 template <class Isa, int bits>
 void expand_bits(const QuantizedMatrix& matrix, int64_t row, float* values) {
     static const Order order = order_of<Isa, bits>();
-    typename Isa::template Unpack<bits> unpack;
     for (int64_t column = 0; column < matrix.columns; column += kChunkColumns) {
         int64_t columns = vector::smaller(kChunkColumns, matrix.columns - column);
         Strip<Isa> strip(matrix, row, row + 1, column, columns);
+        Codes<Isa, bits> codes(strip);
         for (int64_t unit = 0; unit < strip.units; ++unit) {
             typename Isa::Vec weights[kUnitVectors<Isa>];
-            weights_of<Isa, bits>(strip, unpack, 0, unit, weights);
+            codes(0, unit, weights);
             float unpacked[kUnitColumns];
             for (int i = 0; i < kUnitVectors<Isa>; ++i) {
                 Isa::store(unpacked + i * Isa::kLanes, weights[i]);
@@ -324,13 +346,19 @@ void pack(const float* row, int64_t step, int bits, const PackedRows& packed, in
 }
 
 template <class Isa>
-void multiply(const Product& product, int64_t begin, int64_t end) {
-    with_bits(product.matrix.bits, [&]<int width>() { multiply_bits<Isa, width>(product, begin, end); });
+void multiply(const Product<QuantizedMatrix>& product, int64_t begin, int64_t end) {
+    with_bits(product.matrix.bits, [&]<int width>() { multiply_outputs<Isa, Codes<Isa, width>>(product, begin, end); });
 }
 
 template <class Isa>
 void expand(const QuantizedMatrix& matrix, int64_t row, float* values) {
     with_bits(matrix.bits, [&]<int width>() { expand_bits<Isa, width>(matrix, row, values); });
+}
+
+template <class Isa>
+void multiply_dense(const Product<DenseMatrix>& product, int64_t begin, int64_t end) {
+    with_type(product.matrix.type,
+              [&]<FloatType type>() { multiply_outputs<Isa, Floats<Isa, type>>(product, begin, end); });
 }
 
 template <class Isa>
@@ -341,6 +369,9 @@ constexpr Instructions instructions_of(const char* name) {
         &pack<Isa>,
         &multiply<Isa>,
         &expand<Isa>,
+        &pack_plain<Isa>,
+        &multiply_dense<Isa>,
+        &widen<Isa>,
         &vector::normalize<Isa>,
         &vector::swiglu<Isa>,
         &vector::rotate<Isa>,

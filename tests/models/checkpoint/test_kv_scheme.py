@@ -100,12 +100,6 @@ def test_refuses_other_sizes(choices: dict[str, int], problem: str) -> None:
     assert refusal("8", **choices) == problem
 
 
-@pytest.mark.parametrize(("dtype", "word"), [("bfloat16", "bf16"), ("float16", "float16"), ("float32", "float32")])
-def test_where_nothing_is_packed_the_dtype_says_what_is_kept(dtype: str, word: str) -> None:
-    assert KVScheme().word_in(dtype) == word
-    assert KVScheme.from_text("8").word_in(dtype) == "kv8-g64"
-
-
 def folder_with(folder: Path, content: str) -> Path:
     (folder / "kv_config.json").write_text(content)
     return folder

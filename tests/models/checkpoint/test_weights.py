@@ -11,7 +11,7 @@ import pytest
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointRejected
 from models.checkpoint.weights import Weights
-from models.layers.linear import QuantizedLinear
+from models.layers.linear import Linear, QuantizedLinear
 from models.layers.native_arithmetic import NativeArithmetic
 from models.registry import LoadProgress, load
 from models.step import NumericPath
@@ -79,6 +79,25 @@ def test_native_kernels_take_scales_and_biases_as_stored(tmp_path: Path) -> None
         dtypes.append((layer.weight.scales.dtype, layer.weight.biases.dtype, layer.bias.dtype))
     # Scales and biases that differ have no kernel, so they are made the same.
     assert dtypes == [(mx.float16, mx.float16, mx.float32), (mx.float32, mx.float32, mx.float32)]
+
+
+def test_native_kernels_take_dense_weights_as_stored(tmp_path: Path) -> None:
+    up, gate = ("model.layers.0.mlp.up_proj", "model.layers.0.mlp.gate_proj")
+
+    def halve(tensors: dict[str, mx.array]) -> None:
+        for name in (up, "model.embed_tokens", "model.norm"):
+            tensors[f"{name}.weight"] = tensors[f"{name}.weight"].astype(mx.bfloat16)
+        tensors[f"{gate}.weight"] = mx.ones((128, 64), mx.int32)
+
+    folder = rewrite(write_llama(tmp_path / "tiny", config={"mlp_bias": True}), halve)
+    weights = weights_of(folder, arithmetic=NativeArithmetic())
+    layers = [weights.linear(up, 128, 64, bias=True), weights.linear(gate, 128, 64)]
+    tied = [weights.embedding("model.embed_tokens", 288, 64), weights.linear("model.embed_tokens", 288, 64)]
+    # What the kernels do not read becomes what they do.
+    assert [layer.weight.dtype for layer in layers if isinstance(layer, Linear)] == [mx.bfloat16, mx.float32]
+    assert weights.take("model.norm.weight", (64,)).dtype == mx.float32
+    assert len(tied) == 2
+    assert weights.nbytes == 128 * 64 * (2 + 4) + 128 * 4 + 288 * 64 * 2
 
 
 def test_bytes_are_those_of_what_is_kept(tmp_path: Path) -> None:

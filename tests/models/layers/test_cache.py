@@ -14,7 +14,7 @@ from models.checkpoint.kv_scheme import KVScheme
 from models.errors import BlocksExhausted, BytesRejected, CommitError, PlanError
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import AttentionLayer, Cache, Step
-from models.layers.caches import make_cache
+from models.layers.caches import Room, make_cache
 from models.layers.mlx_arithmetic import MlxCpuArithmetic
 from models.layers.native_arithmetic import NativeArithmetic
 from models.step import RowPlan, StepPlan
@@ -36,7 +36,7 @@ def new_cache(kind: str, num_slots: int = 2, num_tokens: int | None = None) -> C
     if kind.startswith("paged") and not kernels.is_available():
         pytest.skip("built without the native extension")
     arithmetic, layers = KINDS[kind]
-    return make_cache(layers, arithmetic(), mx.float32, KVScheme(), num_slots, num_tokens)
+    return make_cache(layers, arithmetic(), mx.float32, KVScheme(), Room(num_slots, num_tokens))
 
 
 @pytest.fixture(params=KINDS)

@@ -17,6 +17,7 @@ from models.layers.quantized import QuantizedMatrix
 from native import kernels
 
 Kind = Callable[[], Arithmetic]
+Form = tuple[int, int] | None  # bits and group size; None: dense
 ARITHMETICS: list[Kind] = [MlxArithmetic, MlxCpuArithmetic, *([NativeArithmetic] if kernels.is_available() else [])]
 on_every_arithmetic = pytest.mark.parametrize("kind", ARITHMETICS)
 
@@ -34,16 +35,41 @@ def expanded(matrix: QuantizedMatrix) -> mx.array:
     return mx.dequantize(*matrix.parts, group_size=matrix.group_size, bits=matrix.bits)
 
 
+def layer_of(form: Form, bias: mx.array | None, arithmetic: Arithmetic) -> LinearLayer:
+    if form is None:
+        return Linear(normal(16, 64), bias, arithmetic)
+    return QuantizedLinear(packed(16, 64, *form), bias, arithmetic)
+
+
 def distance(left: mx.array, right: mx.array) -> float:
     assert left.shape == right.shape
     return float(np.abs(np.array(left) - np.array(right)).max())
 
 
+@on_every_arithmetic
 @pytest.mark.parametrize("biased", [False, True])
-def test_linear_is_a_product_and_a_sum(biased: bool) -> None:
-    weight, bias, x = normal(6, 8), normal(6), normal(1, 3, 8)
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_linear_is_a_product_and_a_sum(kind: Kind, num_rows: int, biased: bool) -> None:
+    weight, bias, x = normal(6, 8), normal(6), normal(1, num_rows, 8)
     expected = np.array(x) @ np.array(weight).T + (np.array(bias) if biased else 0)
-    assert distance(Linear(weight, bias if biased else None)(x, None), mx.array(expected)) < 1e-5
+    assert distance(Linear(weight, bias if biased else None, kind())(x, None), mx.array(expected)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", [MlxArithmetic, MlxCpuArithmetic])
+def test_a_dense_product_of_mlx_has_the_bits_of_its_operations(kind: Kind) -> None:
+    weight, bias, x = normal(40, 64), normal(40), normal(1, 5, 64)
+    assert mx.array_equal(Linear(weight, None, kind())(x, None), x @ weight.T)
+    assert mx.array_equal(Linear(weight, bias, kind())(x, None), mx.addmm(bias, x, weight.T))
+
+
+@pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_native_kernels_read_half_floats_as_they_are(dtype: mx.Dtype) -> None:
+    weight, x, native = normal(24, 40).astype(dtype), normal(1, 3, 40), NativeArithmetic()
+    wide = weight.astype(mx.float32)
+    assert mx.array_equal(Linear(weight, None, native)(x, None), Linear(wide, None, native)(x, None))
+    tokens = mx.array([[3, 0, 3]])
+    assert mx.array_equal(Embedding(weight, native)(tokens), wide[tokens])
 
 
 @on_every_arithmetic
@@ -52,7 +78,7 @@ def test_linear_is_a_product_and_a_sum(biased: bool) -> None:
 def test_packed_linear_is_the_product_with_the_expanded_weight(kind: Kind, bits: int, num_rows: int) -> None:
     matrix, bias, x = packed(16, 64, bits), normal(16), normal(1, num_rows, 64)
     layer = QuantizedLinear(matrix, bias, kind())
-    assert distance(layer(x, None), Linear(expanded(matrix), bias)(x, None)) < 1e-4
+    assert distance(layer(x, None), Linear(expanded(matrix), bias, MlxArithmetic())(x, None)) < 1e-4
 
 
 @on_every_arithmetic
@@ -64,7 +90,7 @@ def test_layers_together_give_what_each_gives_alone(kind: Kind, forms: tuple[tup
     layers: list[LinearLayer] = []
     for rows, form in zip((16, 24, 8), forms, strict=True):
         if form is None:
-            layers.append(Linear(normal(rows, 64), normal(rows)))
+            layers.append(Linear(normal(rows, 64), normal(rows), arithmetic))
         else:
             layers.append(QuantizedLinear(packed(rows, 64, *form), normal(rows), arithmetic))
     together = LinearGroup(layers, arithmetic)(x, None)
@@ -73,14 +99,12 @@ def test_layers_together_give_what_each_gives_alone(kind: Kind, forms: tuple[tup
 
 @on_every_arithmetic
 @pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("gate_form", [(4, 32), None])
 @pytest.mark.parametrize("up_form", [(4, 32), (8, 64), None])
-def test_gated_layers_join_what_both_give(kind: Kind, biased: bool, up_form: tuple[int, int] | None) -> None:
+def test_gated_layers_join_what_both_give(kind: Kind, biased: bool, gate_form: Form, up_form: Form) -> None:
     arithmetic, x = kind(), normal(1, 3, 64)
     bias = normal(16) if biased else None
-    gate = QuantizedLinear(packed(16, 64), bias, arithmetic)
-    up = Linear(normal(16, 64), bias)
-    if up_form is not None:
-        up = QuantizedLinear(packed(16, 64, *up_form), bias, arithmetic)
+    gate, up = (layer_of(form, bias, arithmetic) for form in (gate_form, up_form))
     expected = arithmetic.gate(gate(x, None), up(x, None))
     assert mx.array_equal(GatedLinear(gate, up, arithmetic)(x, None), expected)
 
@@ -89,7 +113,8 @@ def test_gated_layers_join_what_both_give(kind: Kind, biased: bool, up_form: tup
 def test_packed_embedding_expands_only_the_rows_it_reads(kind: Kind) -> None:
     matrix = packed(10, 64)
     tokens = mx.array([[3, 0, 3]])
-    assert distance(QuantizedEmbedding(matrix, kind())(tokens), Embedding(expanded(matrix))(tokens)) < 1e-6
+    plain = Embedding(expanded(matrix), kind())
+    assert distance(QuantizedEmbedding(matrix, kind())(tokens), plain(tokens)) < 1e-6
 
 
 @on_every_arithmetic

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSettings
 
-from gateway.kv_scheme import KV_SCHEME_FORMS, is_kv_scheme
+from gateway.kv_scheme import KV_SCHEME_FORMS, checked_kv_scheme
 
 PREFIX = "POMONA_"
 SECTION = "__"
@@ -34,11 +34,14 @@ def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 
 
-def _kv_scheme(text: str) -> str:
-    if not is_kv_scheme(text):
-        msg = f"it must be {KV_SCHEME_FORMS}"
-        raise ValueError(msg)
-    return text
+def _kv_scheme(text: str, info: ValidationInfo) -> str:
+    return checked_kv_scheme(text, info.data.get("checkpoint"))
+
+
+def _behind_memory(folder: Path | None, info: ValidationInfo) -> Path | None:
+    if folder is not None and info.data.get("prefix_cache_bytes") == 0:
+        raise ValueError("needs prefix_cache_bytes above 0: prompts reach the folder through the cache in memory")
+    return folder
 
 
 class _Section(BaseModel):
@@ -166,8 +169,11 @@ class WorkerDefaults(_Section):
         int, Field(ge=1, le=100_000, description="Requests that wait inside a worker. Default: 64.")
     ] = 64
     prefill_chunk_tokens: Annotated[
-        int, Field(ge=16, le=65_536, description="Prompt tokens in one step of the fast path. Default: 512.")
+        int, Field(ge=16, le=2048, description="Prompt tokens in one step of the fast path, to 2,048. Default: 512.")
     ] = 512
+    prefill_gap_s: Annotated[
+        float, Field(gt=0, le=60, description="How long prompts hold up running streams, in seconds. Default: 0.25.")
+    ] = 0.25
     outbox_bytes: Annotated[
         int, Field(ge=1024, le=256 * MIB, description="What waits for a slow reader, in bytes. Default: 256 KiB.")
     ] = 256 * 1024
@@ -190,6 +196,7 @@ class WorkerDefaults(_Section):
     ] = 512 * MIB
     prefix_cache_folder: Annotated[
         Annotated[Path, AfterValidator(_absolute)] | None,
+        AfterValidator(_behind_memory),
         Field(description="Where they outlive a worker; a relative path starts at the current folder. Default: none."),
     ] = None
     prefix_cache_folder_bytes: Annotated[

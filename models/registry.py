@@ -15,7 +15,7 @@ from models.checkpoint.tokenizer import Tokenizer
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import AttentionLayer, Cache, Step
-from models.layers.caches import make_cache
+from models.layers.caches import Room, make_cache
 from models.layers.device import device_name
 from models.layers.mlx_arithmetic import MlxArithmetic, MlxCpuArithmetic
 from models.layers.native_arithmetic import NativeArithmetic
@@ -91,11 +91,10 @@ class LoadedModel:
         sizes = zip(kept, layers, strict=True)
         return sum(layer.num_kv_heads * kv.token_bytes(layer.head_dim, self.dtype.size) for kv, layer in sizes)
 
-    def make_cache(self, num_slots: int, num_tokens: int | None = None) -> Cache:
-        """Return an empty cache for `num_slots` sequences, with room for so many tokens of all together."""
-        return make_cache(
-            self.model.attention_layers, self.arithmetic, self.dtype, self.kv_scheme, num_slots, num_tokens
-        )
+    def make_cache(self, num_slots: int, num_tokens: int | None = None, num_part_tokens: int = 0) -> Cache:
+        """Return an empty cache for `num_slots` sequences, with room for so many tokens of all, and of parts."""
+        room = Room(num_slots, num_tokens, num_part_tokens)
+        return make_cache(self.model.attention_layers, self.arithmetic, self.dtype, self.kv_scheme, room)
 
 
 def load(

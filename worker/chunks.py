@@ -71,20 +71,25 @@ class PromptTurns:
         """Let a sequence take turns until its prompt is computed or it ends."""
         self._order.append(sequence)
 
-    def next_chunks(self) -> tuple[Chunk, ...]:
-        """Return the chunks of the next tick; whose turn it was is last from then on."""
+    def next_chunks(self, limit: int | None = None) -> tuple[Chunk, ...]:
+        """Return the chunks of the next tick; whose turn it was is last from then on.
+
+        Args:
+            limit: of the budget of this tick, at least 1; None: the whole.
+        """
         self._order = [sequence for sequence in self._order if sequence.state is State.PREFILLING]
         if not self._order:
             return ()
-        shares = self._shares()
+        budget = self._chunking.chunk_tokens
+        shares = self._shares(budget if limit is None else min(limit, budget))
         self._order = self._order[1:] + self._order[:1]
         return tuple(_chunk(sequence, num_tokens) for sequence, num_tokens in shares.items())
 
-    def _shares(self) -> dict[Sequence, int]:
+    def _shares(self, budget: int) -> dict[Sequence, int]:
         """Return who gets how many tokens."""
         max_rows = self._chunking.max_rows or len(self._order)
-        shares = self._short(max_rows - 1)
-        left = self._chunking.chunk_tokens - sum(shares.values())
+        shares = self._short(budget, max_rows - 1)
+        left = budget - sum(shares.values())
         for sequence in self._order:
             if left == 0 or len(shares) == max_rows:
                 break
@@ -93,10 +98,9 @@ class PromptTurns:
                 left -= shares[sequence]
         return shares
 
-    def _short(self, max_rows: int) -> dict[Sequence, int]:
+    def _short(self, budget: int, max_rows: int) -> dict[Sequence, int]:
         """Return those that are finished out of turn, beside what whose turn it is counts on."""
         shares: dict[Sequence, int] = {}
-        budget = self._chunking.chunk_tokens
         left = budget - min(self._wanted(self._order[0]), budget - budget // 2)
         for sequence in sorted(self._order[1:], key=_rest)[:max_rows]:
             if _rest(sequence) > left:

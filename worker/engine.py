@@ -31,7 +31,9 @@ MAX_FAILURES_IN_A_ROW = 3
 LONGEST_WAIT_S = 3600.0
 # While jobs wait for their readers the thread shows this often that it is alive.
 PAUSED_WAIT_S = 1.0
-JOIN_S = 5.0
+JOIN_S = 10.0
+# A flood of requests must not keep those that run from their next step.
+MAX_COMMANDS_A_CYCLE = 64
 
 
 class EngineState(Enum):
@@ -231,7 +233,7 @@ class Engine(Generic[R, P]):
         try:
             if not self._has_work:
                 self._commands.get(timeout=self._wait_s())()
-            while True:
+            for _ in range(MAX_COMMANDS_A_CYCLE):
                 self._commands.get_nowait()()
         except queue.Empty:
             return
@@ -310,7 +312,8 @@ class Engine(Generic[R, P]):
         is_broken = self._failures >= MAX_FAILURES_IN_A_ROW
         self._move(EngineState.BROKEN if is_broken else EngineState.ENDED)
         self._has_work = True  # no more waiting: only what was submitted before the state changed
-        self._take_commands()
+        while not self._commands.empty():
+            self._take_commands()
         for job in list(self._admitted.values()):
             self._num_aborted += 1
             self._abort(job, ModelUnloading())

@@ -46,7 +46,7 @@ class LoadedText:
         context_tokens = settings.context_tokens(loaded.checkpoint.limits.max_position_embeddings)
         kv_tokens = settings.kv_tokens(context_tokens, loaded.token_bytes)
         prefix_tokens = settings.prefixes.max_bytes // loaded.token_bytes
-        cache = loaded.make_cache(settings.max_batch_rows, kv_tokens + prefix_tokens)
+        cache = loaded.make_cache(settings.max_batch_rows, kv_tokens, prefix_tokens)
         return cls(
             loaded,
             cache,

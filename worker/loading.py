@@ -68,6 +68,7 @@ def text_settings(settings: WorkerSettings) -> TextSettings:
         max_batch_rows=settings.max_batch_rows,
         max_queue_requests=settings.max_queue_requests,
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
+        prefill_gap_s=settings.prefill_gap_s,
         max_context_tokens=settings.context_tokens,
         kv_bytes=settings.kv_bytes,
         prefixes=PrefixSettings(
@@ -178,7 +179,7 @@ def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: Worke
     message.limits.max_response_bytes = settings.max_response_bytes
     message.runtime.options.context_tokens = max_context_tokens
     message.runtime.options.max_batch_rows = settings.max_batch_rows
-    message.runtime.options.kv_scheme = loaded.kv_scheme.word
+    message.runtime.options.kv_scheme = settings.kv_scheme
     message.runtime.device = loaded.device
     message.runtime.compute_dtype = loaded.compute_dtype
     message.runtime.implementation = IMPLEMENTATION

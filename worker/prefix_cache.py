@@ -211,14 +211,23 @@ class PrefixCache:
             self._order(path)
 
     def _use(self, path: Sequence[_Node]) -> None:
-        """Count the blocks of a path as used, and have the disk know and hold them."""
+        """Count the blocks of a path as used, and have the disk know and hold its beginning, as far as that fits there.
+
+        What goes beyond would drive out the blocks before it, without which it is worth nothing.
+        """
         self._order(path)
         if self._store is None or not path:
             return
+        names: list[bytes] = []
+        path_bytes = 0
         for node in path:
+            path_bytes += node.num_bytes
+            if not self._store.holds(len(names) + 1, path_bytes):
+                break
             if not node.is_offered:
                 node.is_offered = self._store.put(node.name, node.key, node.part)
-        self._store.touch([node.name for node in path])
+            names.append(node.name)
+        self._store.touch(names)
 
     def _order(self, path: Sequence[_Node]) -> None:
         for node in reversed(path):

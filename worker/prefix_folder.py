@@ -125,7 +125,8 @@ class PrefixFolder:
         for folder in _folders(self._parent):
             for file in _files(folder):
                 if file.path.suffix == ".tmp" and _is_abandoned(file.path):
-                    file.path.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        file.path.unlink(missing_ok=True)
                     continue
                 self._num_bytes += file.num_bytes
                 if file.path.suffix != ".tmp":
@@ -163,7 +164,9 @@ def _write_locked(unfinished: Path, path: Path, pieces: Sequence[bytes]) -> None
         for piece in pieces:
             stream.write(piece)
         stream.flush()
-        unfinished.replace(path)
+        # Between its opening and its lock, another worker may have taken it for a dead one's.
+        with contextlib.suppress(FileNotFoundError):
+            unfinished.replace(path)
 
 
 def _is_abandoned(unfinished: Path) -> bool:
@@ -196,11 +199,11 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> Iterator[_File]:
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # gone, or another user's
         for entry in entries:
             if not (_BLOCK.fullmatch(entry.name) or _UNFINISHED.fullmatch(entry.name)):
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 found = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(found.st_mode):
                     yield _File(found.st_mtime_ns, found.st_size, Path(entry.path))

@@ -87,6 +87,7 @@ class PrefixStore:
         self._codec = codec
         self._format = BlockFormat(codec.fingerprint)
         self._folder = PrefixFolder(folder, self._format.folder_name, max_bytes)
+        self._max_bytes = max_bytes
         self._clock = clock
         self._paused_until: float | None = None
         self._is_trusted = False
@@ -99,6 +100,14 @@ class PrefixStore:
     def nbytes(self) -> int:
         """Bytes of all files in the folder, as last counted."""
         return self._folder.nbytes
+
+    def holds(self, num_blocks: int, num_bytes: int) -> bool:
+        """Say whether so many blocks of one sequence can be there together.
+
+        An eighth of the cap is left free: a write that makes room takes a sixteenth at once, and a part may have a few
+        bytes more in its file than in memory.
+        """
+        return num_bytes + num_blocks * HEADER_BYTES <= self._max_bytes - self._max_bytes // 8
 
     def root(self, namespace: str) -> bytes:
         """Return the name of no tokens in a namespace."""
@@ -183,7 +192,9 @@ class PrefixStore:
         except OSError as error:
             if self._paused_until is None:
                 reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
-                _log.warning("the prefix cache goes on without its disk", extra={"reason": reason})
+                _log.warning(
+                    "prefix_cache_folder cannot be used; the prefix cache goes on without it", extra={"reason": reason}
+                )
             self._paused_until = self._clock() + PAUSE_S
 
     def _read(self, path: Path, name: bytes, token_ids: Sequence[int], has_room: Callable[[int], bool]) -> Part | None:

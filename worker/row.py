@@ -1,5 +1,8 @@
 """One running sequence as the device computes it: its sampler, its guesses and the draw that is under way."""
 
+from collections.abc import Callable
+from functools import cached_property
+
 from models.layers.cache import Cache
 from worker.drafts import Drafter
 from worker.sampling import Draw, Sampler
@@ -39,7 +42,7 @@ class Row:
     Args:
         sequence: holds a slot of `cache`.
         cache: where its keys and values are.
-        sampler: draws its tokens.
+        make_sampler: makes what draws its tokens.
 
     Attributes:
         num_published: blocks of its tokens that other requests may share already.
@@ -48,21 +51,30 @@ class Row:
         last_read: when its last tokens were read, in seconds of the engine's clock; None: none yet.
     """
 
-    def __init__(self, sequence: Sequence, cache: Cache, sampler: Sampler) -> None:
+    def __init__(self, sequence: Sequence, cache: Cache, make_sampler: Callable[[], Sampler]) -> None:
         self.sequence = sequence
-        self.sampler = sampler
         self.num_published = 0
         self.num_reached = 0
         self.drafts: tuple[int, ...] = ()
         self.last_read: float | None = None
         self._cache = cache
+        self._make_sampler = make_sampler
         self._draw: Underway | None = None
         self._place = 0
-        request = sequence.request
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Draws its tokens; made when the first is drawn, since many requests wait and some never run."""
+        return self._make_sampler()
+
+    @cached_property
+    def _drafter(self) -> Drafter | None:
+        request = self.sequence.request
         # With penalties or a constraint, what it may say depends on what it just said.
-        is_free = sampler.is_plain and sequence.constraint is None and cache.can_reject
-        has_drafts = request.max_draft_tokens > 0 and is_free
-        self._drafter = Drafter(request.prompt_ids, request.max_draft_tokens) if has_drafts else None
+        is_free = self.sampler.is_plain and self.sequence.constraint is None and self._cache.can_reject
+        if request.max_draft_tokens == 0 or not is_free:
+            return None
+        return Drafter(request.prompt_ids, request.max_draft_tokens)
 
     @property
     def is_drafting(self) -> bool:

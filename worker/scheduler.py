@@ -2,7 +2,8 @@
 
 The policy and its bounds; B is `Chunking.chunk_tokens`:
 
-* Decoding: a row whose reader keeps up decodes in every tick, so at most B prompt tokens lie between two of its steps.
+* Decoding: a row whose reader keeps up decodes in every tick, so at most B prompt tokens lie between two of its steps,
+  and no more than what the caller of `plan` allows, who knows how long they take (`worker.pace`).
 * Prompts with a slot take turns (`worker.chunks`): a turn comes within as many ticks as prompts are under way, and a
   prompt of T tokens is computed within num_slots * ceil(2 * T / B) ticks; one more turn where the last token is apart.
   Those whose tokens fit in half of B together with all that are shorter are computed in the next tick, as far as
@@ -92,7 +93,12 @@ class Scheduler:
             raise SlotError(f"slot {slot} was not out")
         self._free_slots.append(slot)
 
-    def plan(self, is_behind: Callable[[Sequence], bool], start: Callable[[Sequence], bool]) -> TextPlan | None:
+    def plan(
+        self,
+        is_behind: Callable[[Sequence], bool],
+        start: Callable[[Sequence], bool],
+        busy_tokens: int | None = None,
+    ) -> TextPlan | None:
         """Decide what the next tick computes.
 
         Args:
@@ -101,6 +107,7 @@ class Scheduler:
                 is there already, its last token never. False: there is no memory for now, and nothing was taken; the
                 sequence gives the slot back and is asked for again in the next tick. It must not be False for ever
                 once nothing else runs: nobody else would start.
+            busy_tokens: of prompts in this tick where rows decode, at least 1; None: as many as without them.
 
         Returns:
             The plan; None when there is nothing to compute.
@@ -110,7 +117,7 @@ class Scheduler:
         """
         self._fill_slots(start)
         decode = tuple(sequence for sequence in self._running if self._decodes(sequence, is_behind))
-        prefill = self._turns.next_chunks()
+        prefill = self._turns.next_chunks(busy_tokens if decode else None)
         return TextPlan(decode, prefill) if decode or prefill else None
 
     def _fill_slots(self, start: Callable[[Sequence], bool]) -> None:

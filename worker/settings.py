@@ -12,6 +12,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, cast
 
 SETTINGS_FD = 10
+# What a cache with windows makes room for; see `models.layers.paged_cache`.
+MAX_STEP_TOKENS = 2048
 MAX_SETTINGS_BYTES = 1 << 20
 # macOS allows 104 bytes, the closing zero included.
 MAX_SOCKET_PATH_BYTES = 103
@@ -52,6 +54,10 @@ def _count_or_zero(value: Any) -> bool:
     return _count(value) or (value == 0 and type(value) is int)
 
 
+def _step_tokens(value: Any) -> bool:
+    return _count(value) and value <= MAX_STEP_TOKENS
+
+
 def _flag(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -90,7 +96,8 @@ class WorkerSettings:
     context_tokens: int | None = _key(_count_or_none, None)
     max_batch_rows: int = _key(_count, 16)
     max_queue_requests: int = _key(_count, 64)
-    prefill_chunk_tokens: int = _key(_count, 512)
+    prefill_chunk_tokens: int = _key(_step_tokens, 512)
+    prefill_gap_s: float = _key(_seconds, 0.25)
     kv_scheme: str = _key(_text, "none")
     kv_bytes: int | None = _key(_count_or_none, None)
     prefix_cache_bytes: int = _key(_count_or_zero, 512 << 20)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from worker.errors import ModelLoadFailed
 from worker.prefixes import PrefixSettings
 
 UNKNOWN_CONTEXT_TOKENS = 2048  # where neither the settings nor the checkpoint say
@@ -17,6 +18,8 @@ class TextSettings:
         max_batch_rows: sequences that run at once.
         max_queue_requests: sequences that may wait besides.
         prefill_chunk_tokens: of prompts in one step on the fast path; the reference path always takes 2,048.
+        prefill_gap_s: how long prompts may hold up running rows between two of their steps; on the fast path chunks
+            are cut to it.
         max_context_tokens: prompt and output together; None: what the checkpoint was trained for.
         kv_bytes: of keys and values of all rows together; None: of every row's whole context, up to 4 GiB.
         prefixes: what earlier prompts leave behind for later ones.
@@ -25,6 +28,7 @@ class TextSettings:
     max_batch_rows: int = 16
     max_queue_requests: int = 64
     prefill_chunk_tokens: int = 512
+    prefill_gap_s: float = 0.25
     max_context_tokens: int | None = None
     kv_bytes: int | None = None
     prefixes: PrefixSettings = field(default_factory=PrefixSettings)
@@ -35,7 +39,16 @@ class TextSettings:
         return min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
 
     def kv_tokens(self, context_tokens: int, token_bytes: int) -> int:
-        """Return how many tokens' keys and values the rows may hold together; one whole context at least."""
+        """Return how many tokens' keys and values the rows may hold together; one whole context at least.
+
+        Raises:
+            ModelLoadFailed: `kv_bytes` is set and has no room for one.
+        """
         most = self.max_batch_rows * context_tokens
-        kv_bytes = DEFAULT_KV_BYTES if self.kv_bytes is None else self.kv_bytes
-        return max(context_tokens, min(most, kv_bytes // token_bytes))
+        if self.kv_bytes is None:
+            return max(context_tokens, min(most, DEFAULT_KV_BYTES // token_bytes))
+        if self.kv_bytes // token_bytes < context_tokens:
+            needed = context_tokens * token_bytes
+            problem = f"kv_bytes is {self.kv_bytes}, and one context of {context_tokens} tokens takes {needed}"
+            raise ModelLoadFailed(problem, option="kv_bytes")
+        return min(most, self.kv_bytes // token_bytes)

@@ -290,7 +290,7 @@ def _check_sampling(given: Mapping[str, Any]) -> None:
     for name, (low, high) in SAMPLING_RANGES.items():
         # Written so that a NaN is outside.
         if name in given and not low <= given[name] <= high:
-            raise InvalidField(f"{path}.{name}", f"from {low:g} to {high:g}")
+            raise InvalidField(f"{path}.{name}", f"from {low:.15g} to {high:.15g}")
     for name in ("top_p", "repetition_penalty"):
         if given.get(name) == 0:
             raise InvalidField(f"{path}.{name}", "above 0")

@@ -21,7 +21,10 @@ def load(
     context_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")] = None,
     max_batch_rows: Annotated[int | None, typer.Option(min=1, help="Requests that run side by side.")] = None,
     kv_scheme: Annotated[
-        str, typer.Option(metavar="SCHEME", help="none, 8, 4, config, turbo or turbo:k<bits>v<bits>.")
+        str,
+        typer.Option(
+            metavar="SCHEME", help="none, 8, 4, config, or turbo:k<2,4,5,8>v<2,3,4,5,8>; turbo is turbo:k8v3."
+        ),
     ] = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is ready, or at once.")] = True,
     server: ServerOptions,

@@ -47,7 +47,7 @@ def cancel(
 ) -> None:
     """End a request by its id.
 
-    A request that has finished already is no failure.
+    One that has finished already, or never was, is no failure.
 
     With --json: a pomona.v1.CancelRequestResponse in protobuf's JSON form.
     """
@@ -60,7 +60,7 @@ def cancel(
     if as_json:
         output.emit(response, indent=2)
     elif response.outcome == server_pb2.CancelRequestResponse.OUTCOME_ALREADY_FINISHED:
-        output.line(f"{request_id} had finished already")
+        output.line(f"no request {request_id} is running")
     else:
         output.line(f"{request_id} is cancelled")
 

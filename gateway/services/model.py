@@ -12,7 +12,7 @@ from pomona.v1 import model_pb2
 from gateway.admission import Admission
 from gateway.catalogue import Catalogue, CatalogueModel, is_name
 from gateway.errors import InvalidField, MalformedRequest, Violation
-from gateway.kv_scheme import KV_SCHEME_FORMS, is_kv_scheme
+from gateway.kv_scheme import checked_kv_scheme
 from gateway.model_status import LoadOptions, ModelState, ModelStatus, WorkerPool
 from gateway.services.strict import check_range, refuse_set
 from gateway.services.views import seconds_of, view_of
@@ -83,7 +83,7 @@ class ModelService:
         """Load a model, or join its load; a caller that goes away does not end it."""
         refuse_set(request, *NOT_BUILT_FIELDS)
         model = self._resolve(request.model)
-        options = _options(request) if request.HasField("options") else None
+        options = _options(request, model) if request.HasField("options") else None
         await self._check_context(model, options)
         self.admission.check_open()
         status = await self.workers.load(model.name, options, wait=not request.return_immediately)
@@ -124,7 +124,7 @@ class ModelService:
         return list(await asyncio.gather(*(self._view(model) for model in models)))
 
 
-def _options(request: model_pb2.LoadModelRequest) -> LoadOptions:
+def _options(request: model_pb2.LoadModelRequest, model: CatalogueModel) -> LoadOptions:
     refuse_set(request.options, *NOT_BUILT_OPTIONS, prefix="options.")
     limits: dict[str, int] = {"context_tokens": MAX_CONTEXT_TOKENS, "max_batch_rows": MAX_BATCH_ROWS}
     given: dict[str, Any] = {}
@@ -132,11 +132,14 @@ def _options(request: model_pb2.LoadModelRequest) -> LoadOptions:
         if request.options.HasField(name):  # pyright: ignore[reportArgumentType] - a literal for its stub
             given[name] = getattr(request.options, name)
             check_range(f"options.{name}", given[name], 1, most)
-    return LoadOptions(**given, kv_scheme=_kv_scheme(request.options.kv_scheme))
+    return LoadOptions(**given, kv_scheme=_kv_scheme(request.options.kv_scheme, model))
 
 
-def _kv_scheme(text: str) -> str | None:
-    """Return a scheme as it was asked for; None where nothing was."""
-    if text and not is_kv_scheme(text):
-        raise InvalidField((Violation("options.kv_scheme", f"must be {KV_SCHEME_FORMS}"),))
-    return text or None
+def _kv_scheme(text: str, model: CatalogueModel) -> str | None:
+    """Return the scheme that was asked for, spelled out; None where none was."""
+    if not text:
+        return None
+    try:
+        return checked_kv_scheme(text, model.checkpoint)
+    except ValueError as error:
+        raise InvalidField((Violation("options.kv_scheme", str(error)),)) from None

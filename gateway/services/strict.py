@@ -61,7 +61,7 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
         InvalidField: it is outside, or not a number.
     """
     if not low <= value <= high:
-        raise InvalidField((Violation(name, f"is not within {low:g} to {high:g}"),))
+        raise InvalidField((Violation(name, f"is not within {low:.15g} to {high:.15g}"),))
 
 
 def _first_unknown(message: Any, body: bytes, prefix: str) -> str:

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from gateway.catalogue import CatalogueModel
 from gateway.settings import ModelSettings, Settings, SettingsError, load_settings
+from models.checkpoint.kv_scheme import TURBO_KEY_BITS, TURBO_VALUE_BITS
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "pomona.toml"
 
@@ -93,10 +94,37 @@ def test_the_catalogue_takes_every_setting_of_a_model() -> None:
     assert asdict(CatalogueModel("a", Path("/a"))) == ModelSettings(name="a", checkpoint=Path("/a")).model_dump()
 
 
-@pytest.mark.parametrize("scheme", ["none", "8", "4", "config", "turbo", "turbo:k8v3", "turbo:k3v99"])
+@pytest.mark.parametrize("scheme", ["none", "8", "4", "config", "turbo:k8v3", "turbo:k2v8"])
 def test_a_scheme_of_keys_and_values_is_taken_as_it_is_spelled(scheme: str) -> None:
     settings = load_settings(None, {"models": [{"name": "a", "checkpoint": "/a", "kv_scheme": scheme}]})
     assert settings.models[0].kv_scheme == scheme
+
+
+def test_turbo_is_spelled_out() -> None:
+    assert ModelSettings(name="a", checkpoint=Path("/a"), kv_scheme="turbo").kv_scheme == "turbo:k8v3"
+
+
+@pytest.mark.parametrize("key_bits", range(10))
+def test_turbo_has_these_bits_and_no_others(key_bits: int) -> None:
+    for value_bits in range(10):
+        settings = {"models": [{"name": "a", "checkpoint": "/a", "kv_scheme": f"turbo:k{key_bits}v{value_bits}"}]}
+        if key_bits in TURBO_KEY_BITS and value_bits in TURBO_VALUE_BITS:
+            load_settings(None, settings)
+            continue
+        what = "value" if key_bits in TURBO_KEY_BITS else "key"
+        with pytest.raises(SettingsError, match=f"has turbo {what} bits"):
+            load_settings(None, settings)
+
+
+def test_a_gguf_file_brings_no_scheme_of_its_own() -> None:
+    with pytest.raises(SettingsError, match=r"models\.0\.kv_scheme.*cannot be config.*GGUF"):
+        load_settings(None, {"models": [{"name": "a", "checkpoint": "/a.GGUF", "kv_scheme": "config"}]})
+
+
+def test_a_prefix_folder_needs_a_prefix_cache() -> None:
+    with pytest.raises(SettingsError, match=r"worker\.prefix_cache_folder.*needs prefix_cache_bytes above 0"):
+        load_settings(None, {"worker": {"prefix_cache_folder": "/kept", "prefix_cache_bytes": 0}})
+    assert load_settings(None, {"worker": {"prefix_cache_bytes": 0}}).worker.prefix_cache_folder is None
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,10 @@ async def test_options_of_a_load_win_over_the_settings(tmp_path: Path) -> None:
 async def test_a_real_worker_understands_every_setting(tmp_path: Path) -> None:
     from worker.settings import WorkerSettings
 
-    worker = WorkerDefaults(prefix_cache_folder=tmp_path / "prefixes", prefix_cache_bytes=0)
+    worker = WorkerDefaults(prefix_cache_folder=tmp_path / "prefixes", prefix_cache_bytes=7)
     settings = await told(tmp_path, LoadOptions(), worker, kv_scheme="4")
     understood = WorkerSettings.from_json(json.dumps(settings).encode())
-    assert (understood.model, understood.kv_scheme, understood.prefix_cache_bytes) == ("m", "4", 0)
+    assert (understood.model, understood.kv_scheme, understood.prefix_cache_bytes) == ("m", "4", 7)
     assert understood.prefix_cache_folder == str(tmp_path / "prefixes")
 
 

@@ -23,7 +23,7 @@ def group(cache: Cache, num_sequences: int = 3) -> SequenceGroup:
     rows: list[Row] = []
     for index in range(num_sequences):
         leader = rows[0].sequence if rows else None
-        rows.append(Row(sequence(wanted, index, leader), cache, row(cache, wanted).sampler))
+        rows.append(Row(sequence(wanted, index, leader), cache, lambda: row(cache, wanted).sampler))
     return SequenceGroup(Job(wanted, Outbox(100), submitted=5.0), rows)
 
 

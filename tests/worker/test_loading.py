@@ -63,17 +63,14 @@ def test_bounds_reach_the_workload(checkpoint: Path, tmp_path: Path) -> None:
     assert (prefixes.max_bytes, prefixes.folder, prefixes.folder_max_bytes) == (7, tmp_path, 9)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "word"),
-    [("none", "none"), ("8", "kv8-g64"), ("turbo", "turbo-k8v3"), ("turbo:k4v2", "turbo-k4v2"), ("config", "config-")],
-)
-def test_keys_and_values_are_kept_as_the_settings_say(tmp_path: Path, scheme: str, word: str) -> None:
+@pytest.mark.parametrize("scheme", ["none", "8", "turbo:k8v3", "turbo:k4v2", "config"])
+def test_keys_and_values_are_kept_and_shown_as_the_settings_say(tmp_path: Path, scheme: str) -> None:
     checkpoint = write_llama(tmp_path / "tiny", config={"head_dim": HEAD_DIM})
     (checkpoint / "kv_config.json").write_text(json.dumps([{"layer_idx": 0, "bits": 4, "group_size": 64}]))
     settings = told(checkpoint, kv_scheme=scheme, context_tokens=64, max_batch_rows=2)
     loaded = load(settings)
     message = loaded_message(loaded, 64, settings)
-    assert message.runtime.options.kv_scheme.startswith(word)
+    assert message.runtime.options.kv_scheme == scheme
     assert message.runtime.speculation == "ngram"
     if kernels.is_available():
         assert isinstance(loaded.make_cache(1, 64), PagedCache) is (scheme == "none")

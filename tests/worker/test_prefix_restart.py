@@ -5,6 +5,7 @@ import pytest
 
 from tests.worker.prefix_parts import NO_LIMIT, Memory, add, content, content_of, num_found, tokens, writer_held
 from worker.prefix_cache import PrefixCache
+from worker.prefix_files import HEADER_BYTES
 from worker.prefix_store import PrefixStore
 
 NAMESPACES = ("a", "b")
@@ -109,6 +110,21 @@ def test_a_block_that_the_full_queue_did_not_take_is_written_at_its_next_use(tmp
     num_found(cache, [1, 2])
     assert store.close(5)
     assert num_found(PrefixCache(1000, store=store_in(tmp_path, Memory())), [1, 2]) == 2
+
+
+@pytest.mark.parametrize("piece", [1, 7, 40])
+def test_of_a_prompt_larger_than_the_disk_the_beginning_is_kept(tmp_path: Path, piece: int):
+    num_bytes, num_blocks, cap_blocks = 5000, 40, 20
+    memory = Memory()
+    store = store_in(tmp_path, memory, cap_blocks * (num_bytes + HEADER_BYTES))
+    cache = PrefixCache(NO_LIMIT, store=store)
+    add(cache, memory, range(100, 115), num_bytes)  # what an earlier prompt left
+    for end in range(piece, num_blocks + piece, piece):
+        add(cache, memory, range(min(end, num_blocks)), num_bytes)
+        assert store.drain(5)
+    assert store.close(5)
+    reader = PrefixCache(NO_LIMIT, store=store_in(tmp_path, Memory()))
+    assert num_found(reader, range(num_blocks)) == cap_blocks * 7 // 8
 
 
 @pytest.mark.parametrize("seed", range(6))

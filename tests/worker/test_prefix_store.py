@@ -156,7 +156,9 @@ def test_without_its_folder_the_cache_goes_on_and_says_so_once(tmp_path: Path, c
     store.touch([name])
     assert store.drain(5)
     assert (get(store, 1), store.counters.num_refused, store.nbytes) == (None, 3, 0)
-    assert [record.getMessage() for record in caplog.records] == ["the prefix cache goes on without its disk"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "prefix_cache_folder cannot be used; the prefix cache goes on without it"
+    ]
 
 
 def test_writing_is_tried_again_after_a_pause(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -153,25 +153,25 @@ def test_what_is_promised_holds_in_a_random_life(seed: int):
 
 
 class TurnsOfTheSame(PromptTurns):
-    def next_chunks(self) -> tuple[Chunk, ...]:
-        chunks = super().next_chunks()
+    def next_chunks(self, limit: int | None = None) -> tuple[Chunk, ...]:
+        chunks = super().next_chunks(limit)
         self._order = self._order[-1:] + self._order[:-1]
         return chunks
 
 
 class TurnsOfTheShortest(PromptTurns):
-    def next_chunks(self) -> tuple[Chunk, ...]:
+    def next_chunks(self, limit: int | None = None) -> tuple[Chunk, ...]:
         self._order.sort(key=lambda subject: len(subject.request.prompt_ids))
-        return super().next_chunks()
+        return super().next_chunks(limit)
 
 
 class TurnsOnly(PromptTurns):
-    def _short(self, max_rows: int) -> dict[Sequence, int]:
+    def _short(self, budget: int, max_rows: int) -> dict[Sequence, int]:
         return {}
 
 
 class BudgetForEach(PromptTurns):
-    def _shares(self) -> dict[Sequence, int]:
+    def _shares(self, budget: int) -> dict[Sequence, int]:
         return {subject: self._wanted(subject) for subject in self._order}
 
 
@@ -219,14 +219,24 @@ class NeverPauses(Scheduler):
 
 
 class DecodesOrComputes(Scheduler):
-    def plan(self, is_behind: Callable[[Sequence], bool], start: Callable[[Sequence], bool]) -> TextPlan | None:
-        plan = super().plan(is_behind, start)
+    def plan(
+        self,
+        is_behind: Callable[[Sequence], bool],
+        start: Callable[[Sequence], bool],
+        busy_tokens: int | None = None,
+    ) -> TextPlan | None:
+        plan = super().plan(is_behind, start, busy_tokens)
         return replace(plan, decode=()) if plan is not None and plan.prefill else plan
 
 
 class SkipsAToken(Scheduler):
-    def plan(self, is_behind: Callable[[Sequence], bool], start: Callable[[Sequence], bool]) -> TextPlan | None:
-        plan = super().plan(is_behind, start)
+    def plan(
+        self,
+        is_behind: Callable[[Sequence], bool],
+        start: Callable[[Sequence], bool],
+        busy_tokens: int | None = None,
+    ) -> TextPlan | None:
+        plan = super().plan(is_behind, start, busy_tokens)
         if plan is None:
             return None
         late = (Chunk(chunk.sequence, replace(chunk.row, start=chunk.row.start + 1)) for chunk in plan.prefill)
@@ -300,3 +310,21 @@ def failure(life: Life) -> str | None:
     except PromiseBrokenError as error:
         return str(error)
     return None
+
+
+def test_prompts_take_what_they_may_while_rows_decode():
+    scheduler = Scheduler(2, Chunking(64))
+    first, second = sequence("r1", 3), sequence("r2", 100)
+    for subject in (first, second):
+        scheduler.add(subject)
+
+    def sizes(busy_tokens: int | None) -> list[int]:
+        plan = scheduler.plan(nobody_is_behind, there_is_memory, busy_tokens)
+        assert plan is not None
+        for chunk in plan.prefill:
+            chunk.sequence.prefilled += chunk.row.num_tokens
+        return [chunk.row.num_tokens for chunk in plan.prefill]
+
+    assert sizes(10) == [3, 61], "nothing decodes yet"
+    first.move(State.DECODING)
+    assert [sizes(10), sizes(None)] == [[10], [29]]

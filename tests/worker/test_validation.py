@@ -124,6 +124,21 @@ def test_sampling_values_have_bounds(name: str, good: list[Any], bad: list[Any])
         assert raised.value.field == f"spec.sampling.{name}"
 
 
+@pytest.mark.parametrize(
+    ("name", "bad", "words"),
+    [
+        ("top_k", -1, "from 0 to 2147483647"),
+        ("xtc_threshold", 0.6, "from 0 to 0.5"),
+        ("temperature", -1, "from 0 to 100"),
+    ],
+)
+def test_bounds_are_told_in_plain_numbers(name: str, bad: float, words: str) -> None:
+    sampling = pb.SamplingParams()
+    setattr(sampling, name, bad)
+    with pytest.raises(InvalidField, match=f"{name}: {words}$"):
+        generation(pb.GenerationSpec(sampling=sampling))
+
+
 def test_a_model_may_make_fewer_sequences_than_others() -> None:
     body = base(pb.GenerateRequest, spec=pb.GenerationSpec(sampling=pb.SamplingParams(num_sequences=5)))
     narrow = ModelFacts(100, 50, max_sequences=4)

@@ -153,7 +153,10 @@ class Driven:
         assert (counts.running, counts.queued, counts.used_cache_tokens) == (0, 0, 0)
         assert (scheduler.num_running, scheduler.num_waiting) == (0, 0)
         cache, prefix_bytes = self.cache, self.prefix_bytes
-        assert cache.nbytes == prefix_bytes, "ended requests hold blocks"
+        # A part counts what a window has left behind too.
+        has_window = any(layer.window for layer in self.workload._ready.model.model.attention_layers)
+        fits = cache.nbytes <= prefix_bytes if has_window else cache.nbytes == prefix_bytes
+        assert fits, "ended requests hold blocks"
         assert promised(cache) == 0, "room is promised to nobody"
         self.workload.close()
         assert cache.nbytes == 0, "blocks are held after the end"

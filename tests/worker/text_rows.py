@@ -36,7 +36,7 @@ def row(cache: Cache, wanted: TextRequest, slot: int | None = None, constraint: 
         end_ids=stopping.stop_token_ids,
         top_logprobs=wanted.top_logprobs,
     )
-    return Row(subject, cache, sampler)
+    return Row(subject, cache, lambda: sampler)
 
 
 def prefill(batch: Batch, rows: Items[Row]) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 
 import mlx.core as mx
 
+from models.blocks import Part
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath
 from worker.chunks import REFERENCE_CHUNKING, Chunk, Chunking
@@ -26,6 +27,7 @@ from worker.events import Completed, Failed, PrefillProgress, Started, Usage
 from worker.group import SequenceGroup, drop
 from worker.job import Counts, Job, Reporter, RequestView
 from worker.loaded_text import LoadedText
+from worker.pace import Pace
 from worker.row import LogitsNotFiniteError, Row
 from worker.sampling import Sampler
 from worker.scheduler import Scheduler, TextPlan
@@ -69,7 +71,9 @@ class TextWorkload:
         self._groups: dict[str, SequenceGroup] = {}
         # What there was no room for; not tried again until somebody has left.
         self._too_large: Sequence | None = None
+        self._is_reading = False  # whether known blocks of a prompt are still on the disk
         self._stats = TextStats()
+        self._pace = Pace(settings.prefill_gap_s)
 
     @property
     def max_jobs(self) -> int:
@@ -101,14 +105,19 @@ class TextWorkload:
         sequences: list[Sequence] = []
         for index in range(request.num_sequences):
             sequences.append(self._sequence(request, index, sequences[0] if sequences else None))
-        rows = [Row(sequence, ready.cache, self._sampler(sequence)) for sequence in sequences]
+        rows = [Row(sequence, ready.cache, partial(self._sampler, sequence)) for sequence in sequences]
         self._groups[request.key] = SequenceGroup(job, rows)
         for sequence in sequences:
             self._scheduler.add(sequence)
 
     def plan(self) -> TextPlan | None:
         """Choose the rows of the next tick; a row whose outbox is full pauses."""
-        plan = self._scheduler.plan(lambda sequence: self._of(sequence).job.outbox.is_full, self._start)
+        self._is_reading = False
+        # The cuts of the reference path are mlx-lm's.
+        busy_tokens = None if self._ready.model.path is NumericPath.REFERENCE else self._pace.tokens
+        plan = self._scheduler.plan(lambda sequence: self._of(sequence).job.outbox.is_full, self._start, busy_tokens)
+        if plan is None and self._is_reading:
+            return TextPlan((), ())  # no step, and yet something to do: the next tick reads on
         if plan is None and not self._groups:
             self._ready.rest()
         return plan
@@ -156,7 +165,7 @@ class TextWorkload:
             return counted
         return replace(
             counted,
-            used_cache_tokens=sum(ready.cache.length(slot) for slot in range(ready.cache.num_slots)),
+            used_cache_tokens=ready.cache.num_tokens,
             total_cache_tokens=ready.kv_tokens,
             cache_bytes=ready.cache.nbytes,
             prefix_bytes=ready.prefixes.nbytes,
@@ -216,11 +225,10 @@ class TextWorkload:
         row = group.row(sequence)
         parts = group.shared or ready.prefixes.find(row)
         if parts is None:
+            self._is_reading = True
             return False
-        # First, because what it shares needs no room: its leader's blocks may be most of what there is.
-        num_known = ready.prefixes.adopt(row, parts)
-        if not ready.cache.reserve(row.slot, sequence.max_tokens):
-            ready.cache.release(row.slot)
+        num_known = self._take_room(row, parts)
+        if num_known is None:
             if self._scheduler.num_running == 0 and self._let_go():
                 # Nobody runs who could give room back, so what only waiting sequences shared had to go.
                 return self._start(sequence)
@@ -231,6 +239,19 @@ class TextWorkload:
         if sequence.leader is None:
             self._stats.note_start(group.clock, sequence.prefilled)
         return True
+
+    def _take_room(self, row: Row, parts: Items[Part]) -> int | None:
+        """Let a row begin behind blocks, with room to its end; return their tokens, or None where there is none."""
+        ready = self._ready
+        has_room = False
+        try:
+            # First, because what it shares needs no room: its leader's blocks may be most of what there is.
+            num_known = ready.prefixes.adopt(row, parts)
+            has_room = ready.cache.reserve(row.slot, row.sequence.max_tokens)
+        finally:
+            if not has_room:
+                ready.cache.release(row.slot)
+        return num_known if has_room else None
 
     def _let_go(self) -> bool:
         """Give back what is kept for sequences that have not started; return whether there was any."""
@@ -321,7 +342,9 @@ class TextWorkload:
         self._ready.batch.draw(complete, [each.mask() if each else None for each in constraints])
         for row in complete:
             row.sequence.move(State.DECODING)
-        self._stats.note_prefill(sum(chunk.row.num_tokens for chunk in chunks), self._clock() - began)
+        num_tokens, seconds = sum(chunk.row.num_tokens for chunk in chunks), self._clock() - began
+        self._stats.note_prefill(num_tokens, seconds)
+        self._pace.note(num_tokens, seconds)
         reporter.tick()
 
     def _tell_start(self, row: Row, reporter: Reporter[TextRequest]) -> None:

@@ -492,7 +492,7 @@ class SamplingParams(_message.Message):
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     NUM_SEQUENCES_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """0 is greedy."""
+    """0 to 100; 0 is greedy."""
     top_p: _builtins.float
     top_k: _builtins.int
     min_p: _builtins.float
@@ -506,9 +506,13 @@ class SamplingParams(_message.Message):
     """Tokens that the three penalties look back over; unset 20, 0 the whole sequence."""
     seed: _builtins.int
     num_sequences: _builtins.int
-    """1 to 16: so many outputs for the one prompt, each with a seed of its own that follows from `seed`."""
+    """1 to 16: so many outputs for the one prompt, each with a seed of its own that follows from `seed`. Sequence 0 is the one that a request
+    for one sequence gets with the same seed.
+    """
     @_builtins.property
-    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
+    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """By token id: at most 1024 entries, each from -1000 to 1000."""
+
     def __init__(
         self,
         *,
@@ -599,9 +603,13 @@ class StoppingParams(_message.Message):
     include_stop_in_output: _builtins.bool
     max_reasoning_tokens: _builtins.int
     @_builtins.property
-    def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most 16, each of 1 to 256 bytes."""
+
     @_builtins.property
-    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At most 64."""
+
     def __init__(
         self,
         *,
@@ -743,7 +751,7 @@ class CacheOptions(_message.Message):
     bypass_prefix_cache: _builtins.bool
     """Neither begins behind what earlier prompts left nor leaves anything."""
     cache_salt: _builtins.str
-    """Separates cache entries within the caller's own namespace."""
+    """Separates cache entries within the caller's own namespace; at most 128 bytes."""
     def __init__(
         self,
         *,
@@ -802,10 +810,10 @@ class StreamOptions(_message.Message):
     PREFILL_PROGRESS_FIELD_NUMBER: _builtins.int
     WAITING_EVENTS_FIELD_NUMBER: _builtins.int
     coalesce_tokens: _builtins.int
-    """A delta is sent when either bound is reached. Unset: every token."""
+    """A delta is sent when either bound is reached: at most 4096 tokens, at most 10 s. Unset: every token."""
     prefill_progress: _builtins.bool
     waiting_events: _builtins.bool
-    """Sends Waiting events while the request is queued or its model loads; the stream is then committed early and no longer retried by the client library."""
+    """Not supported yet, and refused. Sends Waiting events while the request is queued or its model loads; the stream is then committed early and no longer retried by the client library."""
     @_builtins.property
     def coalesce_interval(self) -> _duration_pb2.Duration: ...
     def __init__(

@@ -309,7 +309,9 @@ class LoadOptions(_message.Message):
     context_tokens: _builtins.int
     max_batch_rows: _builtins.int
     kv_scheme: _builtins.str
-    """none, 8, 4, config, or turbo:k<bits>v<bits>."""
+    """none, 8, 4, config, or turbo:k<bits>v<bits> with keys of 2, 4, 5 or 8 bits and values of 2, 3, 4, 5 or 8; turbo is turbo:k8v3. Empty at a load: as
+    it is.
+    """
     experts_mode: Global___ExpertsMode.ValueType
     expert_budget_bytes: _builtins.int
     draft_model: _builtins.str

@@ -36,9 +36,12 @@ class ServerServiceStub:
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetServerInfoRequest, _server_pb2.GetServerInfoResponse]
     """Version, schema revision, device, limits."""
     GetStats: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetStatsRequest, _server_pb2.GetStatsResponse]
-    """Counters, queues and memory, per model and whole."""
+    """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
+    Unset as yet: server, and of a model audio_us_total, requests_total, expert_hit_ratio, expert_bytes_read_total and expert_stall_us_total, and of its
+    memory all but footprint_bytes, cache_bytes and prefix_cache_bytes.
+    """
     WatchStats: _grpc.UnaryStreamMultiCallable[_server_pb2.WatchStatsRequest, _server_pb2.WatchStatsResponse]
-    """The same, pushed."""
+    """The same, pushed. Not built yet."""
 
 @_typing.type_check_only
 class ServerServiceAsyncStub(ServerServiceStub):
@@ -48,9 +51,12 @@ class ServerServiceAsyncStub(ServerServiceStub):
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_server_pb2.GetServerInfoRequest, _server_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """Version, schema revision, device, limits."""
     GetStats: _aio.UnaryUnaryMultiCallable[_server_pb2.GetStatsRequest, _server_pb2.GetStatsResponse]  # type: ignore[assignment]
-    """Counters, queues and memory, per model and whole."""
+    """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
+    Unset as yet: server, and of a model audio_us_total, requests_total, expert_hit_ratio, expert_bytes_read_total and expert_stall_us_total, and of its
+    memory all but footprint_bytes, cache_bytes and prefix_cache_bytes.
+    """
     WatchStats: _aio.UnaryStreamMultiCallable[_server_pb2.WatchStatsRequest, _server_pb2.WatchStatsResponse]  # type: ignore[assignment]
-    """The same, pushed."""
+    """The same, pushed. Not built yet."""
 
 class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Identity, load and statistics."""
@@ -69,7 +75,10 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _server_pb2.GetStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.GetStatsResponse, _abc.Awaitable[_server_pb2.GetStatsResponse]]:
-        """Counters, queues and memory, per model and whole."""
+        """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
+        Unset as yet: server, and of a model audio_us_total, requests_total, expert_hit_ratio, expert_bytes_read_total and expert_stall_us_total, and of its
+        memory all but footprint_bytes, cache_bytes and prefix_cache_bytes.
+        """
 
     @_abc_1.abstractmethod
     def WatchStats(
@@ -77,7 +86,7 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _server_pb2.WatchStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_server_pb2.WatchStatsResponse], _abc.AsyncIterator[_server_pb2.WatchStatsResponse]]:
-        """The same, pushed."""
+        """The same, pushed. Not built yet."""
 
 def add_ServerServiceServicer_to_server(servicer: ServerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

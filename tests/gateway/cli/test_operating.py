@@ -51,11 +51,11 @@ def test_request_is_cancelled_by_its_id(server: ScriptedServer, run: Run) -> Non
     assert server.call("CancelRequest").request.request_id == "r1"
 
 
-def test_request_that_has_finished_is_no_failure(server: ScriptedServer, run: Run) -> None:
+def test_request_that_is_not_running_is_no_failure(server: ScriptedServer, run: Run) -> None:
     outcome = s.CancelRequestResponse.OUTCOME_ALREADY_FINISHED
     server.scripts["CancelRequest"] = [s.CancelRequestResponse(outcome=outcome)]
     result = run("cancel", "r1")
-    assert (result.exit_code, result.stdout) == (0, "r1 had finished already\n")
+    assert (result.exit_code, result.stdout) == (0, "no request r1 is running\n")
 
 
 def test_log_lines_are_printed_with_their_source_and_fields(server: ScriptedServer, run: Run) -> None:

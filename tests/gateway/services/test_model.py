@@ -81,7 +81,7 @@ async def test_a_loaded_model_shows_what_its_worker_said(tmp_path: Path) -> None
         revision="abc",
         limits=model_pb2.ModelLimits(max_context_tokens=2048),
         memory=model_pb2.MemoryUse(weights_bytes=5),
-        runtime=model_pb2.ModelRuntime(options=model_pb2.LoadOptions(kv_scheme="turbo-k8v3")),
+        runtime=model_pb2.ModelRuntime(options=model_pb2.LoadOptions(kv_scheme="turbo:k8v3")),
     )
     memory = model_pb2.MemoryUse(footprint_bytes=77, cache_bytes=9, prefix_cache_bytes=4)
     status = ModelStatus(
@@ -100,7 +100,7 @@ async def test_a_loaded_model_shows_what_its_worker_said(tmp_path: Path) -> None
     assert (worker.start_time.ToMilliseconds(), model.last_used_time.ToMilliseconds()) == (100_500, 3250)
     assert (model.memory.footprint_bytes, model.memory.weights_bytes) == (77, 5)
     assert (model.memory.cache_bytes, model.memory.prefix_cache_bytes) == (9, 4)
-    assert model.runtime.options.kv_scheme == "turbo-k8v3"
+    assert model.runtime.options.kv_scheme == "turbo:k8v3"
 
 
 @pytest.mark.parametrize(("chosen", "shown"), [(None, "none"), ("turbo", "turbo")])
@@ -250,6 +250,38 @@ async def test_load_options_have_a_range(tmp_path: Path, options: dict[str, Any]
         failure = await failure_of(plane.models.LoadModel(request, timeout=10))
         assert plane.pool.loads == []
     assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", f"options.{next(iter(options))}")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"),
+    [
+        ("6", "must be none, 8, 4, config, turbo or turbo:k<bits>v<bits>"),
+        ("turbo:8", 'for turbo must look like "turbo:k<bits>v<bits>"'),
+        ("turbo:k9v9", "has turbo key bits 9; they must be one of 2, 4, 5, 8"),
+        ("turbo:k8v9", "has turbo value bits 9; they must be one of 2, 3, 4, 5, 8"),
+    ],
+)
+async def test_a_scheme_that_is_not_offered_touches_no_worker(tmp_path: Path, scheme: str, words: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(kv_scheme=scheme))
+        failure = await failure_of(plane.models.LoadModel(request, timeout=10))
+        assert plane.pool.loads == []
+    assert failure.message == f"A field is invalid: options.kv_scheme {words}."
+
+
+async def test_a_range_is_told_in_plain_numbers(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(context_tokens=0))
+        failure = await failure_of(plane.models.LoadModel(request, timeout=10))
+    assert failure.message == "A field is invalid: options.context_tokens is not within 1 to 16777216."
+
+
+async def test_turbo_loads_as_what_it_stands_for(tmp_path: Path) -> None:
+    async with control_plane(tmp_path) as plane:
+        options = model_pb2.LoadOptions(kv_scheme="turbo")
+        request = model_pb2.LoadModelRequest(model="model-a", options=options, return_immediately=True)
+        await plane.models.LoadModel(request, timeout=10)
+        assert plane.pool.loads == [("model-a", LoadOptions(kv_scheme="turbo:k8v3"), False)]
 
 
 async def test_a_server_that_drains_loads_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tests.worker.text_driving import Driven
 from tests.worker.text_engines import request, tokens_of
 from tests.worker.text_mixes import has_ended, outputs
 from tests.worker.text_models import Models
+from worker.errors import ModelLoadFailed
 from worker.events import Completed
 from worker.prefixes import PrefixSettings
 from worker.sequence import StoppingSettings
@@ -52,10 +53,11 @@ def test_small_requests_fit_beside_each_other(loaded: LoadedModel):
     assert driven.states() == ["decoding"] * 4
 
 
-def test_one_context_fits_however_little_the_settings_give(loaded: LoadedModel):
-    driven = Driven(loaded, TextSettings(2, max_context_tokens=CONTEXT, kv_bytes=1, prefixes=NO_PREFIXES))
-    assert driven.workload.counts().total_cache_tokens == CONTEXT
-    assert has_ended(driven.generate(request(prompt=LONG, max_tokens=1000)))
+def test_room_for_less_than_a_context_is_refused_by_name(loaded: LoadedModel):
+    too_little = CONTEXT * loaded.token_bytes - 1
+    with pytest.raises(ModelLoadFailed, match="kv_bytes") as caught:
+        Driven(loaded, TextSettings(2, max_context_tokens=CONTEXT, kv_bytes=too_little, prefixes=NO_PREFIXES))
+    assert caught.value.metadata["option"] == "kv_bytes"
 
 
 @pytest.mark.parametrize("kind", ["plain", "8"])
@@ -100,9 +102,10 @@ def test_what_earlier_prompts_left_takes_no_room_from_rows(loaded: LoadedModel):
 def test_counters_tell_how_much_is_held(loaded: LoadedModel):
     driven = Driven(loaded, settings(loaded, 2))
     driven.admit(request(prompt=tuple(range(40)), max_tokens=100))
-    driven.until(lambda: driven.workload.counts().used_cache_tokens == 50)
+    driven.until(lambda: driven.cache.length(0) == 50)
     counts = driven.workload.counts()
     assert (counts.running, counts.total_cache_tokens) == (1, 2 * CONTEXT)
+    assert counts.used_cache_tokens == 64  # whole blocks
     assert counts.cache_bytes == driven.cache.nbytes == 2 * 32 * loaded.token_bytes
     driven.cancel("r1")
     driven.assert_nothing_is_held()

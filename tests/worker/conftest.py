@@ -1,4 +1,6 @@
-"""Tiny models, read once: a test changes none of them."""
+"""Tiny models, read once: a test changes none of them; and an open gate."""
+
+import threading
 
 import pytest
 
@@ -23,3 +25,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def loaded(models: Models) -> LoadedModel:
     """Return the plain one."""
     return models("plain")
+
+
+@pytest.fixture
+def open_gate() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event

@@ -8,7 +8,7 @@ PROTOS := $(wildcard protos/pomona/v1/*.proto)
 SETUP := .venv/setup.done
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')
 
-.PHONY: setup demo test check format protos stubs check-protos check-stubs check-native check-arm check-wheel test-clients bench clean
+.PHONY: setup demo test check format protos stubs check-protos check-stubs check-native check-arm check-wheel test-clients clean
 
 setup: $(SETUP)
 

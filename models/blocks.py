@@ -13,6 +13,8 @@ from typing import Protocol
 from models.errors import BlocksExhausted, BlockUnheld
 
 BLOCK_TOKENS = 32
+# A step adds so many tokens to a sequence at most: where layers see a window, there is room for it and for this.
+MAX_STEP_TOKENS = 2048
 
 
 def blocks_for(num_tokens: int) -> int:

@@ -129,12 +129,6 @@ class PrefixCache:
         self._use(path)
         self._shrink(self._max_bytes)
 
-    def evict(self, num_bytes: int) -> int:
-        """Drop the least recently used blocks of so many bytes, or all; return their bytes."""
-        before = self.nbytes
-        self._shrink(max(0, before - num_bytes))
-        return before - self.nbytes
-
     def clear(self) -> None:
         """Drop all blocks in memory; those on disk stay."""
         while self._line:

@@ -3,11 +3,15 @@
 import logging
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+
+import mlx.core as mx
 
 from models.blocks import BLOCK_TOKENS, Part
 from models.layers.cache import Cache
 from models.registry import LoadedModel
+from native import kernels
 from worker.prefix_cache import PrefixCache
 from worker.prefix_store import PartCodec, PrefixStore
 from worker.row import Row
@@ -106,5 +110,7 @@ class Prefixes:
 
 def _fingerprint(cache: Cache, loaded: LoadedModel) -> str:
     """Return a text that is the same for models whose keys and values are the same numbers."""
-    words = (loaded.checkpoint.revision, loaded.path.value, loaded.compute_dtype, loaded.device, loaded.arithmetic.name)
-    return "|".join((*words, cache.fingerprint))
+    arithmetic = loaded.arithmetic
+    computed_by = (arithmetic.name, kernels.instruction_set() if arithmetic.name == "native" else "", mx.__version__)
+    words = (loaded.checkpoint.revision, loaded.path.value, loaded.compute_dtype, loaded.device, *computed_by)
+    return "|".join((*words, version("pomona"), cache.fingerprint))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, cast
 
+from models.blocks import MAX_STEP_TOKENS
+
 SETTINGS_FD = 10
-# What a cache with windows makes room for; see `models.layers.paged_cache`.
-MAX_STEP_TOKENS = 2048
 MAX_SETTINGS_BYTES = 1 << 20
 # macOS allows 104 bytes, the closing zero included.
 MAX_SOCKET_PATH_BYTES = 103

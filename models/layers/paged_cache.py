@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from models.blocks import BLOCK_TOKENS, BlockPool, Part, blocks_for
+from models.blocks import BLOCK_TOKENS, MAX_STEP_TOKENS, BlockPool, Part, blocks_for
 from models.errors import BytesRejected, PlanError
 from models.layers.cache import AttentionLayer, Rotation, SlotStates, Step, tokens_of
 from models.layers.rope import Angles
@@ -23,8 +23,6 @@ from models.step import StepPlan
 from native import kernels
 
 NO_BLOCK = -1
-# A step adds so many tokens at most, where a layer with a window keeps no more than that and the window.
-MAX_STEP_TOKENS = 2048
 
 
 class PagedStep(Step):

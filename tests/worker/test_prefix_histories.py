@@ -76,7 +76,7 @@ class History:
 
     def run(self, num_steps: int) -> None:
         for _ in range(num_steps):
-            self.random.choice((self.find, self.find, self.add, self.add, self.add, self.evict))()
+            self.random.choice((self.find, self.find, self.add, self.add, self.add))()
             assert self.cache.nbytes == self.memory.nbytes == self.model.nbytes <= self.max_bytes
             assert self.cache.num_blocks == len(self.model.held)
             held = sorted(text for text, _ in self.model.held.values())
@@ -101,11 +101,6 @@ class History:
         ]
         self.cache.add(namespace, tokens(symbols), self.memory.parts(contents), first)
         self.model.add(namespace, symbols, contents, first)
-
-    def evict(self) -> None:
-        num_bytes, before = self.random.randint(0, 30), self.model.nbytes
-        self.model.shrink(max(0, before - num_bytes))
-        assert self.cache.evict(num_bytes) == before - self.model.nbytes
 
 
 def whole(max_bytes: int) -> PrefixCache:

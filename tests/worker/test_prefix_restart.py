@@ -32,7 +32,7 @@ def test_what_left_memory_is_read_back_behind_what_is_there(tmp_path: Path):
     cache = PrefixCache(1000, store=store)
     add(cache, memory, [1, 2, 3])
     assert store.drain(5)
-    cache.evict(20)
+    cache._shrink(10)
     assert (cache.num_blocks, num_found(cache, [1, 2, 3]), store.counters.num_read) == (1, 3, 2)
     assert memory.nbytes == cache.nbytes == 30
 

@@ -264,6 +264,7 @@ class TextWorkload:
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         self._scheduler.remove(sequence)
+        self._stats.note_end(sequence)
         self._too_large = None
         if slot is not None:
             self._ready.cache.release(slot)
@@ -321,7 +322,6 @@ class TextWorkload:
         if advance.finished is None:
             return True
         self._ready.prefixes.publish(row)
-        self._stats.note_end(row.sequence)
         self._release(row.sequence)
         reporter.post(group.job, advance.finished)
         if group.is_complete:

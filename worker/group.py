@@ -1,6 +1,5 @@
 """One text request inside the workload: its sequences, and what they share."""
 
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from models.blocks import Part
@@ -79,11 +78,10 @@ class SequenceGroup:
     def let_go(self) -> None:
         """Give the shared blocks back once nobody will start behind them."""
         if all(row.sequence.slot is not None or row.sequence.state is State.ENDED for row in self.rows):
-            drop(self.shared)
-            self.shared = []
+            self.drop_shared()
 
-
-def drop(parts: Items[Part]) -> None:
-    """Give parts back."""
-    for part in parts:
-        part.drop()
+    def drop_shared(self) -> None:
+        """Give the shared blocks back: who starts later computes the prompt anew."""
+        for part in self.shared:
+            part.drop()
+        self.shared = []

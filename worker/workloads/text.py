@@ -24,7 +24,7 @@ from worker.chunks import REFERENCE_CHUNKING, Chunk, Chunking
 from worker.detokenizer import Detokenizer
 from worker.errors import incident_of
 from worker.events import Completed, Failed, PrefillProgress, Started, Usage
-from worker.group import SequenceGroup, drop
+from worker.group import SequenceGroup
 from worker.job import Counts, Job, Reporter, RequestView
 from worker.loaded_text import LoadedText
 from worker.pace import Pace
@@ -143,7 +143,7 @@ class TextWorkload:
         for row in group.rows:
             if row.sequence.state is not State.ENDED:
                 self._release(row.sequence)
-        drop(group.shared)
+        group.drop_shared()
         return group.usage
 
     def view(self, job: Job[TextRequest]) -> RequestView:
@@ -257,8 +257,7 @@ class TextWorkload:
         """Give back what is kept for sequences that have not started; return whether there was any."""
         kept = [group for group in self._groups.values() if group.shared]
         for group in kept:
-            drop(group.shared)
-            group.shared = []
+            group.drop_shared()
         return bool(kept)
 
     def _release(self, sequence: Sequence) -> None:

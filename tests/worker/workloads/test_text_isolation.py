@@ -13,7 +13,6 @@ from tests.worker.text_engines import request, tokens_of
 from tests.worker.text_mixes import Mix, NotAloneError, has_ended, outputs
 from tests.worker.text_models import Models
 from worker.events import Usage
-from worker.group import drop
 from worker.job import Reporter
 from worker.row import Row
 from worker.sampling import Sampler
@@ -94,7 +93,8 @@ class BeginsBehindAnothersPrompt(TextWorkload):
         if has_started and sequence.prefilled and (parts := cache.share(others[0])):
             cache.release(slot)
             cache.adopt(slot, parts[: sequence.prefilled // BLOCK_TOKENS])
-            drop(parts)
+            for part in parts:
+                part.drop()
         return has_started
 
 

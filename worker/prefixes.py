@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import mlx.core as mx
-
 from models.blocks import BLOCK_TOKENS, Part
 from models.layers.cache import Cache
 from models.registry import LoadedModel
@@ -111,6 +109,6 @@ class Prefixes:
 def _fingerprint(cache: Cache, loaded: LoadedModel) -> str:
     """Return a text that is the same for models whose keys and values are the same numbers."""
     arithmetic = loaded.arithmetic
-    computed_by = (arithmetic.name, kernels.instruction_set() if arithmetic.name == "native" else "", mx.__version__)
+    computed_by = (arithmetic.name, kernels.instruction_set() if arithmetic.name == "native" else "", version("mlx"))
     words = (loaded.checkpoint.revision, loaded.path.value, loaded.compute_dtype, loaded.device, *computed_by)
     return "|".join((*words, version("pomona"), cache.fingerprint))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 
@@ -14,33 +14,18 @@ from models.checkpoint.kv_scheme import KVScheme, LayerShape
 from models.checkpoint.tokenizer import Tokenizer
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Arithmetic
-from models.layers.cache import AttentionLayer, Cache, Step
+from models.layers.cache import Cache
 from models.layers.caches import Room, make_cache
 from models.layers.device import device_name
 from models.layers.mlx_arithmetic import MlxArithmetic, MlxCpuArithmetic
 from models.layers.native_arithmetic import NativeArithmetic
 from models.llama import Config, Llama
+from models.recorded import RecordedModel
 from models.step import NumericPath
+from models.text_model import TextModel
 from native import kernels
 
 _DTYPES: Mapping[str, mx.Dtype] = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
-
-
-class TextModel(Protocol):
-    """What every text architecture offers."""
-
-    @property
-    def attention_layers(self) -> tuple[AttentionLayer, ...]:
-        """What a cache has to know of each layer."""
-        ...
-
-    def hidden(self, step: Step) -> mx.array:
-        """Compute [1, N, E] for an open step."""
-        ...
-
-    def head(self, hidden: mx.array) -> mx.array:
-        """Turn [1, M, E] into logits [1, M, V]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +111,8 @@ def load(
         checkpoint, dtype, arithmetic, on_read=lambda done, total: report(LoadProgress("reading", done, total))
     )
     model = _build(checkpoint, weights)
+    if arithmetic.is_paged:
+        model = RecordedModel(model)
     weights.audit()
     weights.materialize(lambda done, total: report(LoadProgress("weights", done, total)))
     tokenizer = checkpoint.tokenizer()

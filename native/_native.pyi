@@ -50,6 +50,12 @@ def rms_norm(x: mlx.core.array, weight: mlx.core.array, epsilon: float) -> mlx.c
 def swiglu(gate: mlx.core.array, up: mlx.core.array) -> mlx.core.array:
     """Join the two halves of a gated layer."""
 
+def add(x: mlx.core.array, addend: mlx.core.array) -> mlx.core.array:
+    """Add rows, or one row to each."""
+
+def angles(positions: mlx.core.array, turns: mlx.core.array, scale: float) -> tuple[mlx.core.array, mlx.core.array]:
+    """Find the cosines and sines of positions."""
+
 def rotate(x: mlx.core.array, cosines: mlx.core.array, sines: mlx.core.array, interleaved: bool = False) -> mlx.core.array:
     """Turn pairs of elements by angles."""
 
@@ -73,6 +79,15 @@ def draw(logits: mlx.core.array, choices: mlx.core.array, exempt_ids: mlx.core.a
 
 def top(logits: mlx.core.array, count: int) -> tuple[mlx.core.array, mlx.core.array]:
     """Find the largest logits of each row."""
+
+class Program:
+    """What computes some arrays of others, as one operation."""
+
+    def __init__(self, inputs: Sequence[mlx.core.array], outputs: Sequence[mlx.core.array], dimensions: Sequence[Sequence[str | None]]) -> None:
+        """Record what computes the outputs of the inputs."""
+
+    def __call__(self, inputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
+        """Compute the same of other inputs."""
 
 def instruction_set() -> str:
     """Name the instruction set that the kernels use."""

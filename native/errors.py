@@ -131,6 +131,18 @@ class OperandRejected(KernelError):
         self.problem = problem
 
 
+class NotRecordable(KernelError):
+    """Raised when a computation cannot become a program: it has an operation that is not one of `native`'s.
+
+    Attributes:
+        operation: the name that MLX gives it.
+    """
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"{operation} is no operation that a program can have")
+        self.operation = operation
+
+
 class InstructionSetMissing(KernelError):
     """Raised when this processor, or this build, has no kernels of that name.
 

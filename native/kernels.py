@@ -249,6 +249,39 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     return _extension().swiglu(gate, up)
 
 
+def add(x: mx.array, addend: mx.array) -> mx.array:
+    """Add two arrays, or one row to each of an array: the bits of MLX's sum.
+
+    Args:
+        x: float32 [..., width], any layout.
+        addend: float32 of the shape of `x`, or [width].
+
+    Returns:
+        float32 of the shape of `x`.
+
+    Raises:
+        OperandRejected, NativeError: as `quantized_linear`.
+    """
+    return _extension().add(x, addend)
+
+
+def angles(positions: mx.array, turns: mx.array, scale: float = 1.0) -> tuple[mx.array, mx.array]:
+    """Find the cosines and sines of position * scale * turns[i] radians.
+
+    Args:
+        positions: int32 [tokens], row-contiguous.
+        turns: float32 [half], row-contiguous: radians that a token adds for each pair.
+        scale: multiplies the positions.
+
+    Returns:
+        Cosines and sines, float32 [tokens, half] both: what `rotate` takes.
+
+    Raises:
+        OperandRejected, NativeError: as `quantized_linear`.
+    """
+    return _extension().angles(positions, turns, scale)
+
+
 def rotate(x: mx.array, cosines: mx.array, sines: mx.array, *, interleaved: bool = False) -> mx.array:
     """Turn the pairs (x[i], x[i + half]) by the angles of their positions; what lies behind the pairs stays.
 

@@ -99,6 +99,10 @@ class Arithmetic(Protocol):
         """Return silu(gate) * up. Source: Shazeer 2020, arXiv:2002.05202 (SwiGLU)."""
         ...
 
+    def add(self, x: mx.array, addend: mx.array) -> mx.array:
+        """Return the sum of `x` [..., W] and an array of its shape, or [W]."""
+        ...
+
     def rms_norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
         """Scale the last axis to root mean square 1, then by `weight`. Source: Zhang and Sennrich 2019."""
         ...

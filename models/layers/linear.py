@@ -52,6 +52,7 @@ class QuantizedLinear:
     def __init__(self, weight: QuantizedMatrix, bias: mx.array | None, arithmetic: Arithmetic) -> None:
         self.weight = weight
         self.bias = bias
+        self._add = arithmetic.add
         self._product = arithmetic.product(weight)
         self._sum = arithmetic.product_sum(weight)
 
@@ -61,11 +62,11 @@ class QuantizedLinear:
 
     def add_to(self, total: mx.array, x: mx.array, step: Step | None) -> mx.array:
         """Return `total` and what the layer gives for `x` together."""
-        return self._sum(x, total) if self.bias is None else total + self(x, step)
+        return self._sum(x, total) if self.bias is None else self._add(total, self(x, step))
 
     def finish(self, product: mx.array, _step: Step | None) -> mx.array:
         """Turn the product x W^T into what the layer gives."""
-        return product if self.bias is None else product + self.bias
+        return product if self.bias is None else self._add(product, self.bias)
 
 
 class LinearGroup:

@@ -91,6 +91,10 @@ class MlxArithmetic:
         """Return silu(gate) * up."""
         return self._compiled_gate(gate, up)
 
+    def add(self, x: mx.array, addend: mx.array) -> mx.array:
+        """Return the sum."""
+        return x + addend
+
     def rms_norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
         """Scale the last axis to root mean square 1, then by `weight`."""
         return mx.fast.rms_norm(x, weight, eps)

@@ -1,7 +1,7 @@
 """Kernels of our own on the CPU.
 
 What they give for a row depends on that row alone, whatever rows come with it and however many threads share the work.
-So do the operations of MLX that remain between them: sums of two arrays, where a layer adds a bias.
+A forward that is made of nothing else can be recorded (`models.recorded`).
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class NativeArithmetic:
         """Return what multiplies with the transposed dense weight, and adds the bias."""
         if bias is None:
             return lambda x: dense.linear(x, weight)
-        return lambda x: dense.linear(x, weight) + bias
+        return lambda x: kernels.add(dense.linear(x, weight), bias)
 
     def dense_product_sum(self, weight: mx.array, bias: mx.array | None) -> Sum:
         """Return what adds the product and bias to another array, in the same operation where there is no bias."""
         if bias is None:
             return lambda x, addend: dense.linear(x, weight, addend=addend)
-        return lambda x, addend: addend + (dense.linear(x, weight) + bias)
+        return lambda x, addend: kernels.add(addend, kernels.add(dense.linear(x, weight), bias))
 
     def dense_products(self, layers: Sequence[DenseLayer]) -> Products:
         """Return what does so for several dense weights, in one job."""
@@ -89,7 +89,7 @@ class NativeArithmetic:
 
         def multiply(x: mx.array) -> list[mx.array]:
             products = zip(dense.linears(x, weights), biases, strict=True)
-            return [product if bias is None else product + bias for product, bias in products]
+            return [product if bias is None else kernels.add(product, bias) for product, bias in products]
 
         return multiply
 
@@ -104,6 +104,10 @@ class NativeArithmetic:
     def gate(self, gate: mx.array, up: mx.array) -> mx.array:
         """Return silu(gate) * up."""
         return kernels.swiglu(gate, up)
+
+    def add(self, x: mx.array, addend: mx.array) -> mx.array:
+        """Return the sum."""
+        return kernels.add(x, addend)
 
     def rms_norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
         """Scale the last axis to root mean square 1, then by `weight`."""
@@ -127,7 +131,7 @@ class NativeRotary:
     """Rotary positions whose angles are computed once a step, each as MLX computes it."""
 
     def __init__(self, head_dim: int, config: RopeConfig) -> None:
-        self._angles = (
+        self._turns = (
             mx.reciprocal(frequencies(head_dim, config))
             if config.kind == "llama3"
             else _angles_of_a_token(head_dim, config.theta)
@@ -137,11 +141,8 @@ class NativeRotary:
 
     def at(self, step: Step) -> Angles:
         """Return the angles of a step's tokens."""
-        positions = step.positions.astype(mx.float32)
-        if self._position_scale != 1:
-            positions = positions * self._position_scale
-        angles = positions[:, None] * self._angles  # [N] -> [N, D / 2]
-        return Angles(mx.cos(angles), mx.sin(angles), self._is_interleaved)
+        cosines, sines = kernels.angles(step.positions, self._turns, self._position_scale)  # [N] -> [N, D / 2]
+        return Angles(cosines, sines, self._is_interleaved)
 
 
 def _angles_of_a_token(head_dim: int, theta: float) -> mx.array:

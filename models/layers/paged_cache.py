@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import mlx.core as mx
 import numpy as np
@@ -21,6 +22,7 @@ from models.layers.cache import AttentionLayer, Rotation, SlotStates, Step, toke
 from models.layers.rope import Angles
 from models.step import StepPlan
 from native import kernels
+from native.program import Dimensions, Program
 
 NO_BLOCK = -1
 
@@ -36,6 +38,24 @@ class PagedStep(Step):
         self._cache = cache
         self._rows = [mx.array(group.rows_of(plan)) for group in cache.groups]
         self._mixed: list[mx.array] = []
+
+    @cached_property
+    def inputs(self) -> list[mx.array]:
+        """All that differs from one step to the next."""
+        return [self.tokens, self.positions, *self._rows, *(group.pool for group in self._cache.groups)]
+
+    @property
+    def dimensions(self) -> list[Dimensions]:
+        """What the sizes of `inputs` are called: `tokens`, and others that are in no output of a layer."""
+        numbers = range(len(self._rows))
+        rows = [("sequences", f"blocks {number}") for number in numbers]
+        pools = [(f"pool {number}", *[None] * (group.pool.ndim - 1)) for number, group in enumerate(self._cache.groups)]
+        return [(None, "tokens"), ("tokens",), *rows, *pools]
+
+    def run(self, program: Program) -> None:
+        """Have a program compute what every layer stores, instead of `attend`."""
+        self._cache.slots.check_open(self.plan.rows[0].slot, self)
+        self._mixed = program(self.inputs)
 
     def attend(
         self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None

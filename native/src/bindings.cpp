@@ -20,6 +20,7 @@
 #include "operands.h"
 #include "paged.h"
 #include "pool.h"
+#include "program.h"
 #include "quantized.h"
 #include "sampling.h"
 
@@ -61,6 +62,8 @@ void translate(const std::exception_ptr& pointer, void*) {
         raise("ShapeRejected");
     } catch (const pomona::QuantizationUnsupported& error) {
         raise("QuantizationUnsupported", error.bits, error.group_size);
+    } catch (const pomona::NotRecordable& error) {
+        raise("NotRecordable", error.operation);
     } catch (const pomona::OperandRejected& error) {
         raise("OperandRejected", error.operand, error.problem);
     }
@@ -177,6 +180,22 @@ void define_dense(nb::module_& m) {
 void define_fused(nb::module_& m) {
     m.def("rms_norm", &pomona::rms_norm, "x"_a, "weight"_a, "epsilon"_a, "Normalize rows by their root mean square.");
     m.def("swiglu", &pomona::swiglu, "gate"_a, "up"_a, "Join the two halves of a gated layer.");
+    m.def(
+        "add",
+        [](const array& x, const array& addend) { return pomona::add(x, addend); },
+        "x"_a,
+        "addend"_a,
+        "Add rows, or one row to each.");
+    m.def(
+        "angles",
+        [](const array& positions, const array& turns, float scale) {
+            std::vector<array> found = pomona::angles(positions, turns, scale);
+            return std::make_tuple(found[0], found[1]);
+        },
+        "positions"_a,
+        "turns"_a,
+        "scale"_a,
+        "Find the cosines and sines of positions.");
     m.def("rotate",
           &pomona::rotate,
           "x"_a,
@@ -266,6 +285,17 @@ void define_draws(nb::module_& m) {
         "Find the largest logits of each row.");
 }
 
+/// The class of native/program.py.
+void define_programs(nb::module_& m) {
+    nb::class_<pomona::Program>(m, "Program", "What computes some arrays of others, as one operation.")
+        .def(nb::init<const std::vector<array>&, const std::vector<array>&, const std::vector<pomona::Dimensions>&>(),
+             "inputs"_a,
+             "outputs"_a,
+             "dimensions"_a,
+             "Record what computes the outputs of the inputs.")
+        .def("__call__", &pomona::Program::operator(), "inputs"_a, "Compute the same of other inputs.");
+}
+
 /// The functions of native/kernels.py: how the kernels run.
 void define_settings(nb::module_& m) {
     m.def(
@@ -327,5 +357,6 @@ NB_MODULE(_native, m) {
     define_fused(m);
     define_paged(m);
     define_draws(m);
+    define_programs(m);
     define_settings(m);
 }

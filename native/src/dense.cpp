@@ -43,16 +43,16 @@ class Dense : public CpuPrimitive {
 class Linears : public Dense {
   public:
     /// inputs: x, then the weights
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         std::vector<DenseMatrix> matrices;
         std::vector<float*> results;
         for (size_t i = 0; i < outputs.size(); ++i) {
             matrices.push_back(matrix_of(inputs[1 + i], "weight"));
-            results.push_back(memory_of(outputs[i]));
+            results.push_back(outputs[i].data<float>());
         }
-        run([rows = rows_of(inputs[0]), matrices = std::move(matrices), results = std::move(results)] {
+        return [rows = rows_of(inputs[0]), matrices = std::move(matrices), results = std::move(results)] {
             multiply(rows, matrices, results);
-        });
+        };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -69,11 +69,11 @@ class Linears : public Dense {
 class LinearAndAdd : public Dense {
   public:
     /// inputs: x, weight, addend
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        run([rows = rows_of(inputs[0]),
-             matrix = matrix_of(inputs[1], "weight"),
-             addend = rows_of(inputs[2]),
-             y = memory_of(outputs[0])] { multiply_and_add(rows, matrix, addend, y); });
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [rows = rows_of(inputs[0]),
+                matrix = matrix_of(inputs[1], "weight"),
+                addend = rows_of(inputs[2]),
+                y = outputs[0].data<float>()] { multiply_and_add(rows, matrix, addend, y); };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[2].shape()}; }
@@ -84,11 +84,11 @@ class LinearAndAdd : public Dense {
 class LinearSwiglu : public Dense {
   public:
     /// inputs: x, gate, up
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        run([rows = rows_of(inputs[0]),
-             gate = matrix_of(inputs[1], "gate"),
-             up = matrix_of(inputs[2], "up"),
-             y = memory_of(outputs[0])] { multiply_swiglu(rows, gate, up, y); });
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [rows = rows_of(inputs[0]),
+                gate = matrix_of(inputs[1], "gate"),
+                up = matrix_of(inputs[2], "up"),
+                y = outputs[0].data<float>()] { multiply_swiglu(rows, gate, up, y); };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -101,13 +101,12 @@ class LinearSwiglu : public Dense {
 class DenseRows : public Dense {
   public:
     /// inputs: weight, indices
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        run([matrix = matrix_of(inputs[0], "weight"),
-             indices = inputs[1].data<int64_t>(),
-             count = static_cast<int64_t>(inputs[1].size()),
-             values = memory_of(outputs[0])] {
-            expand_rows(matrix, checked_indices(indices, count, matrix.rows, "indices"), values);
-        });
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [matrix = matrix_of(inputs[0], "weight"),
+                indices = indices_of(inputs[1]),
+                values = outputs[0].data<float>()] {
+            expand_rows(matrix, indices.checked(matrix.rows, "indices"), values);
+        };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {

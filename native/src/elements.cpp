@@ -1,5 +1,6 @@
 #include "elements.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "instruction_set.h"
@@ -7,6 +8,9 @@
 namespace pomona {
 
 namespace {
+
+// To find a cosine and a sine takes as long as to move so many floats.
+constexpr int64_t kAngleWork = 32;
 
 /// A row whose elements lie side by side: itself, or a copy in `memory`.
 const float* plain(const Rows& rows, int64_t row, int64_t width, std::vector<float>& memory) {
@@ -48,6 +52,37 @@ void Turn::apply(const float* x, const float* cosines, const float* sines, int64
     const Instructions& isa = instructions();
     (are_neighbours ? isa.rotate_neighbours : isa.rotate)(x, cosines, sines, half, y);
     std::memcpy(y + 2 * half, x + 2 * half, (width - 2 * half) * sizeof(float));
+}
+
+void find_angles(const int32_t* positions,
+                 int64_t num_positions,
+                 float scale,
+                 const float* turns,
+                 int64_t half,
+                 float* cosines,
+                 float* sines) {
+    share_rows(num_positions, kAngleWork * half, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            float position = static_cast<float>(positions[row]) * scale;
+            for (int64_t i = 0; i < half; ++i) {
+                float angle = position * turns[i];
+                cosines[row * half + i] = std::cos(angle);
+                sines[row * half + i] = std::sin(angle);
+            }
+        }
+    });
+}
+
+void add(const Rows& x, const Rows& addend, int64_t width, float* y) {
+    share_rows(x.count(), width, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            const float* values = x.at(row);
+            const float* added = addend.at(addend.count() == 1 ? 0 : row);
+            for (int64_t i = 0; i < width; ++i) {
+                y[row * width + i] = values[i * x.step] + added[i * addend.step];
+            }
+        }
+    });
 }
 
 void rotate(const Rows& x, const Rows& cosines, const Rows& sines, Turn turn, int64_t width, float* y) {

@@ -40,4 +40,25 @@ struct Turn {
 /// @param y float32 [rows, width], written.
 void rotate(const Rows& x, const Rows& cosines, const Rows& sines, Turn turn, int64_t width, float* y);
 
+/// Positions as angles: of each position a row of `half` cosines and one of sines of position * scale * turns[i].
+///
+/// @param positions `num_positions` of them.
+/// @param turns radians that a token adds, for each of `half` pairs.
+/// @param cosines float32 [num_positions, half], written.
+/// @param sines the same.
+void find_angles(const int32_t* positions,
+                 int64_t num_positions,
+                 float scale,
+                 const float* turns,
+                 int64_t half,
+                 float* cosines,
+                 float* sines);
+
+/// y = x + addend.
+///
+/// @param x rows of `width` floats.
+/// @param addend as many, or one that is added to each.
+/// @param y float32 [rows, width], written.
+void add(const Rows& x, const Rows& addend, int64_t width, float* y);
+
 }  // namespace pomona

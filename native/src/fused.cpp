@@ -25,13 +25,13 @@ class RmsNorm : public SameShape {
     explicit RmsNorm(float epsilon) : epsilon_(epsilon) {}
 
     /// inputs: x, weight
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         require_contiguous(inputs[1], "weight");
-        run([rows = rows_of(inputs[0]),
-             weight = inputs[1].data<float>(),
-             epsilon = epsilon_,
-             width = inputs[0].shape(-1),
-             y = memory_of(outputs[0])] { normalize(rows, weight, epsilon, width, y); });
+        return [rows = rows_of(inputs[0]),
+                weight = inputs[1].data<float>(),
+                epsilon = epsilon_,
+                width = inputs[0].shape(-1),
+                y = outputs[0].data<float>()] { normalize(rows, weight, epsilon, width, y); };
     }
 
     bool is_equivalent(const mx::Primitive& other) const override {
@@ -47,14 +47,60 @@ class RmsNorm : public SameShape {
 class Swiglu : public SameShape {
   public:
     /// inputs: gate, up
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        run([gate = rows_of(inputs[0]),
-             up = rows_of(inputs[1]),
-             width = inputs[0].shape(-1),
-             y = memory_of(outputs[0])] { join_swiglu(gate, up, width, y); });
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [gate = rows_of(inputs[0]),
+                up = rows_of(inputs[1]),
+                width = inputs[0].shape(-1),
+                y = outputs[0].data<float>()] { join_swiglu(gate, up, width, y); };
     }
 
     DEFINE_NAME(Swiglu)
+};
+
+class Add : public SameShape {
+  public:
+    /// inputs: x, addend
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [x = rows_of(inputs[0]),
+                addend = rows_of(inputs[1]),
+                width = inputs[0].shape(-1),
+                y = outputs[0].data<float>()] { add(x, addend, width, y); };
+    }
+
+    DEFINE_NAME(Add)
+};
+
+class FindAngles : public CpuPrimitive {
+  public:
+    explicit FindAngles(float scale) : scale_(scale) {}
+
+    /// inputs: positions, turns
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        require_contiguous(inputs[0], "positions");
+        require_contiguous(inputs[1], "turns");
+        return
+            [positions = inputs[0].data<int32_t>(),
+             count = inputs[0].shape(0),
+             scale = scale_,
+             turns = inputs[1].data<float>(),
+             half = inputs[1].shape(0),
+             cosines = outputs[0].data<float>(),
+             sines = outputs[1].data<float>()] { find_angles(positions, count, scale, turns, half, cosines, sines); };
+    }
+
+    std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
+        mx::Shape shape{inputs[0].shape(0), inputs[1].shape(0)};
+        return {shape, shape};
+    }
+
+    bool is_equivalent(const mx::Primitive& other) const override {
+        return scale_ == static_cast<const FindAngles&>(other).scale_;
+    }
+
+    DEFINE_NAME(FindAngles)
+
+  private:
+    float scale_;
 };
 
 /// The rows of angles [tokens, half] or [batches, tokens, half] that belong to the rows of x.
@@ -77,14 +123,14 @@ class Rotate : public SameShape {
     explicit Rotate(bool is_interleaved) : is_interleaved_(is_interleaved) {}
 
     /// inputs: x, cosines, sines
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         const mx::Shape& shape = inputs[0].shape();
-        run([rows = rows_of(inputs[0]),
-             cosines = angles_of(inputs[1], shape),
-             sines = angles_of(inputs[2], shape),
-             turn = Turn{inputs[1].shape(-1), is_interleaved_},
-             width = shape.back(),
-             y = memory_of(outputs[0])] { rotate(rows, cosines, sines, turn, width, y); });
+        return [rows = rows_of(inputs[0]),
+                cosines = angles_of(inputs[1], shape),
+                sines = angles_of(inputs[2], shape),
+                turn = Turn{inputs[1].shape(-1), is_interleaved_},
+                width = shape.back(),
+                y = outputs[0].data<float>()] { rotate(rows, cosines, sines, turn, width, y); };
     }
 
     bool is_equivalent(const mx::Primitive& other) const override {
@@ -117,12 +163,12 @@ class CpuAttention : public CpuPrimitive {
     CpuAttention(float scale, bool is_causal) : scale_(scale), is_causal_(is_causal) {}
 
     /// inputs: queries, keys, values
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         require_plain_rows(inputs[0], "queries");
         require_plain_rows(inputs[1], "keys");
         require_plain_rows(inputs[2], "values");
         const mx::Shape& queries = inputs[0].shape();
-        float* y = memory_of(outputs[0]);
+        float* y = outputs[0].data<float>();
         std::vector<Attention> sequences;
         for (int64_t batch = 0; batch < queries[0]; ++batch) {
             sequences.push_back({inputs[0].data<float>() + batch * inputs[0].strides()[0],
@@ -139,7 +185,7 @@ class CpuAttention : public CpuPrimitive {
                                  is_causal_,
                                  0});
         }
-        run([sequences = std::move(sequences)] { attend(sequences); });
+        return [sequences = std::move(sequences)] { attend(sequences); };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -175,6 +221,25 @@ mx::array swiglu(const mx::array& gate, const mx::array& up) {
     require(gate.ndim() > 0, "gate", "has no dimensions");
     require(gate.shape() == up.shape(), "up", "has not the shape of gate");
     return made_by(std::make_shared<Swiglu>(), {gate, up});
+}
+
+mx::array add(const mx::array& x, const mx::array& addend) {
+    require_float32(x, "x");
+    require_float32(addend, "addend");
+    require(x.ndim() > 0, "x", "has no dimensions");
+    bool fits = addend.shape() == x.shape() || addend.shape() == mx::Shape{x.shape(-1)};
+    require(fits, "addend", "has neither the shape of x nor that of a row of it");
+    return made_by(std::make_shared<Add>(), {x, addend});
+}
+
+std::vector<mx::array> angles(const mx::array& positions, const mx::array& turns, float scale) {
+    require(positions.dtype() == mx::int32, "positions", "is not of int32");
+    require(positions.ndim() == 1, "positions", "has not one dimension");
+    require_float32(turns, "turns");
+    require(turns.ndim() == 1, "turns", "has not one dimension");
+    auto operation = std::make_shared<FindAngles>(scale);
+    std::vector<mx::Shape> shapes = operation->output_shapes({positions, turns});
+    return mx::array::make_arrays(std::move(shapes), {mx::float32, mx::float32}, operation, {positions, turns});
 }
 
 mx::array rotate(const mx::array& x, const mx::array& cosines, const mx::array& sines, bool is_interleaved) {

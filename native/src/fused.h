@@ -20,6 +20,20 @@ mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& wei
 /// @return float32 of that shape.
 mlx::core::array swiglu(const mlx::core::array& gate, const mlx::core::array& up);
 
+/// x + addend.
+///
+/// @param x float32 [..., width].
+/// @param addend float32 of the shape of x, or [width]: the same for each row.
+/// @return float32 of the shape of x.
+mlx::core::array add(const mlx::core::array& x, const mlx::core::array& addend);
+
+/// Positions as angles: position * scale * turns[i] radians.
+///
+/// @param positions int32 [tokens], row-contiguous.
+/// @param turns float32 [half], row-contiguous: what a token adds.
+/// @return cosines and sines, float32 [tokens, half] both.
+std::vector<mlx::core::array> angles(const mlx::core::array& positions, const mlx::core::array& turns, float scale);
+
 /// Rotary position: turns the pairs (x[i], x[i + half]), or the neighbours (x[2 * i], x[2 * i + 1]) where they are
 /// interleaved, by angles; what lies behind them stays.
 ///

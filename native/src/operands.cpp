@@ -29,21 +29,12 @@ void require_columns(const mx::array& x, int64_t columns) {
     require(x.ndim() > 0 && x.shape(-1) == columns, "x", "has not one column for each of the matrix");
 }
 
-mx::array plain_indices(const mx::array& indices, const char* operand) {
-    require(mx::issubdtype(indices.dtype(), mx::integer), operand, "is not of integers");
-    return mx::contiguous(mx::astype(indices, mx::int64, mx::Device::cpu), false, mx::Device::cpu);
-}
+namespace {
 
-std::vector<int64_t> checked_indices(const int64_t* indices, int64_t count, int64_t bound, const char* operand) {
-    for (int64_t i = 0; i < count; ++i) {
-        require(indices[i] >= 0 && indices[i] < bound, operand, "has a number that lies outside the matrix");
-    }
-    return {indices, indices + count};
-}
-
-Rows rows_of(const mx::array& array, int64_t copies) {
+/// Where the elements lie whose place along the last axes is 0: all axes before number `end` in the order of rows.
+std::vector<int64_t> offsets_of(const mx::array& array, size_t end) {
     std::vector<int64_t> offsets{0};
-    for (size_t axis = 0; axis + 1 < array.ndim(); ++axis) {
+    for (size_t axis = 0; axis < end; ++axis) {
         int64_t size = array.shape(static_cast<int>(axis));
         if (size == 1) {
             continue;
@@ -57,6 +48,34 @@ Rows rows_of(const mx::array& array, int64_t copies) {
         }
         offsets = std::move(inner);
     }
+    return offsets;
+}
+
+}  // namespace
+
+mx::array plain_indices(const mx::array& indices, const char* operand) {
+    require(mx::issubdtype(indices.dtype(), mx::integer), operand, "is not of integers");
+    bool is_plain = indices.dtype() == mx::int32 || indices.dtype() == mx::int64;
+    return is_plain ? indices : mx::astype(indices, mx::int64, mx::Device::cpu);
+}
+
+Indices indices_of(const mx::array& array) {
+    return {array.data<char>(), array.dtype() == mx::int64, offsets_of(array, array.ndim())};
+}
+
+std::vector<int64_t> Indices::checked(int64_t bound, const char* operand) const {
+    std::vector<int64_t> found;
+    found.reserve(offsets.size());
+    for (int64_t offset : offsets) {
+        found.push_back(are_wide ? static_cast<const int64_t*>(values)[offset]
+                                 : static_cast<const int32_t*>(values)[offset]);
+        require(found.back() >= 0 && found.back() < bound, operand, "has a number that lies outside the matrix");
+    }
+    return found;
+}
+
+Rows rows_of(const mx::array& array, int64_t copies) {
+    std::vector<int64_t> offsets = offsets_of(array, array.ndim() - 1);
     if (copies != 1) {
         std::vector<int64_t> copied;
         copied.reserve(offsets.size() * copies);
@@ -70,13 +89,15 @@ Rows rows_of(const mx::array& array, int64_t copies) {
 
 CpuPrimitive::CpuPrimitive() : mx::Primitive(mx::default_stream(mx::Device::cpu)) {}
 
-void CpuPrimitive::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-    throw OperandRejected("stream", "is none of the CPU");
+void CpuPrimitive::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+    for (mx::array& output : outputs) {
+        output.set_data(mx::allocator::malloc(output.nbytes()));
+    }
+    mx::cpu::get_command_encoder(stream()).dispatch(work(inputs, outputs));
 }
 
-float* CpuPrimitive::memory_of(mx::array& output) {
-    output.set_data(mx::allocator::malloc(output.nbytes()));
-    return output.data<float>();
+void CpuPrimitive::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
+    throw OperandRejected("stream", "is none of the CPU");
 }
 
 }  // namespace pomona

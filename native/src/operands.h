@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -51,31 +52,43 @@ void require_contiguous(const mlx::core::array& array, const char* operand);
 /// x must be of float32, with so many columns.
 void require_columns(const mlx::core::array& x, int64_t columns);
 
-/// Indices as the kernels read them: int64, one after the other.
+/// Indices in a type that the kernels read: int32 and int64 as they are, other integers as int64.
 mlx::core::array plain_indices(const mlx::core::array& indices, const char* operand);
 
-/// Such indices, each at least 0 and less than `bound`.
-std::vector<int64_t> checked_indices(const int64_t* indices, int64_t count, int64_t bound, const char* operand);
+/// Such indices as they lie in memory, in the order of rows.
+struct Indices {
+    const void* values;
+    bool are_wide;                 ///< int64 instead of int32
+    std::vector<int64_t> offsets;  ///< where each stands, in elements
+
+    /// @param bound each must be at least 0 and less than this.
+    std::vector<int64_t> checked(int64_t bound, const char* operand) const;
+};
+
+Indices indices_of(const mlx::core::array& array);
 
 /// Where the rows of an array lie, each `copies` times: all its dimensions but the last number rows.
 Rows rows_of(const mlx::core::array& array, int64_t copies = 1);
+
+/// What a primitive does once the numbers of its inputs are there.
+using Work = std::function<void()>;
 
 /// A primitive that runs on the CPU.
 class CpuPrimitive : public mlx::core::Primitive {
   public:
     CpuPrimitive();
 
+    /// Gives the outputs memory and has the work done by the thread of the stream, after what it depends on.
+    void eval_cpu(const std::vector<mlx::core::array>& inputs, std::vector<mlx::core::array>& outputs) final;
+
     void eval_gpu(const std::vector<mlx::core::array>&, std::vector<mlx::core::array>&) override;
 
-  protected:
-    /// Has act() called by the thread of the stream, after what it depends on.
-    template <class Act>
-    void run(Act act) {
-        mlx::core::cpu::get_command_encoder(stream()).dispatch(std::move(act));
-    }
-
-    /// Gives an output its memory.
-    static float* memory_of(mlx::core::array& output);
+    /// Checks how the inputs lie in memory and returns what computes the outputs.
+    ///
+    /// @param inputs whose numbers need not be there yet; they must live until the work is done.
+    /// @param outputs of the shapes of `output_shapes`, with memory.
+    /// @throws OperandRejected
+    virtual Work work(const std::vector<mlx::core::array>& inputs, std::vector<mlx::core::array>& outputs) = 0;
 };
 
 /// The only output of a primitive.

@@ -40,7 +40,7 @@ class CpuPagedAttention : public CpuPrimitive {
     explicit CpuPagedAttention(const PagedSettings& settings) : settings_(settings) {}
 
     /// inputs: queries, keys, values, pool, rows, and cosines and sines where there are positions
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         constexpr const char* kNames[] = {"queries", "keys", "values", "pool", "rows", "cosines", "sines"};
         for (size_t i = 0; i < inputs.size(); ++i) {
             require_contiguous(inputs[i], kNames[i]);
@@ -63,16 +63,16 @@ class CpuPagedAttention : public CpuPrimitive {
              pool.shape(kKvHeads),
              width},
             {rows.data<int32_t>(), rows.shape(0), rows.shape(1) - kRowFacts, inputs[0].shape(1)},
-            memory_of(outputs[0]),
+            outputs[0].data<float>(),
             inputs[0].shape(2) / width,
             settings_.scale,
             settings_.window,
         };
-        run([step] {
+        return [step] {
             const char* problem = step.table.problem(step.pool.num_blocks, step.window);
             require(problem == nullptr, "rows", problem);
             attend(step);
-        });
+        };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[0].shape()}; }

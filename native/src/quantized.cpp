@@ -96,16 +96,16 @@ class QuantizedLinears : public Quantized {
     using Quantized::Quantized;
 
     /// inputs: x, then codes, scales and biases of each matrix
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         std::vector<QuantizedMatrix> matrices;
         std::vector<float*> results;
         for (size_t i = 0; i < outputs.size(); ++i) {
             matrices.push_back(matrix_of(inputs, 1 + kArraysOfMatrix * i));
-            results.push_back(memory_of(outputs[i]));
+            results.push_back(outputs[i].data<float>());
         }
-        run([rows = rows_of(inputs[0]), matrices = std::move(matrices), results = std::move(results)] {
+        return [rows = rows_of(inputs[0]), matrices = std::move(matrices), results = std::move(results)] {
             multiply(rows, matrices, results);
-        });
+        };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -125,11 +125,11 @@ class QuantizedLinearAndAdd : public Quantized {
     using Quantized::Quantized;
 
     /// inputs: x, codes, scales, biases, addend
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        run([rows = rows_of(inputs[0]),
-             matrix = matrix_of(inputs, 1),
-             addend = rows_of(inputs[1 + kArraysOfMatrix]),
-             y = memory_of(outputs[0])] { multiply_and_add(rows, matrix, addend, y); });
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [rows = rows_of(inputs[0]),
+                matrix = matrix_of(inputs, 1),
+                addend = rows_of(inputs[1 + kArraysOfMatrix]),
+                y = outputs[0].data<float>()] { multiply_and_add(rows, matrix, addend, y); };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -144,11 +144,11 @@ class QuantizedSwiglu : public Quantized {
     using Quantized::Quantized;
 
     /// inputs: x, codes, scales and biases of gate, and of up
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        run([rows = rows_of(inputs[0]),
-             gate = matrix_of(inputs, 1),
-             up = matrix_of(inputs, 1 + kArraysOfMatrix),
-             y = memory_of(outputs[0])] { multiply_swiglu(rows, gate, up, y); });
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [rows = rows_of(inputs[0]),
+                gate = matrix_of(inputs, 1),
+                up = matrix_of(inputs, 1 + kArraysOfMatrix),
+                y = outputs[0].data<float>()] { multiply_swiglu(rows, gate, up, y); };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -165,17 +165,16 @@ class GatherQuantizedLinear : public Quantized {
     using Quantized::Quantized;
 
     /// inputs: x, codes, scales, biases, choices
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         const mx::array& choices = inputs[4];
         int64_t copies = inputs[0].ndim() == choices.ndim() ? choices.shape(-1) : 1;
-        run([rows = rows_of(inputs[0], copies),
-             first = matrix_of(inputs, 1),
-             choices = choices.data<int64_t>(),
-             count = static_cast<int64_t>(choices.size()),
-             bound = static_cast<int64_t>(inputs[1].shape(0)),
-             y = memory_of(outputs[0])] {
-            multiply_chosen(rows, first, checked_indices(choices, count, bound, "choices"), bound, y);
-        });
+        return [rows = rows_of(inputs[0], copies),
+                first = matrix_of(inputs, 1),
+                choices = indices_of(choices),
+                bound = static_cast<int64_t>(inputs[1].shape(0)),
+                y = outputs[0].data<float>()] {
+            multiply_chosen(rows, first, choices.checked(bound, "choices"), bound, y);
+        };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
@@ -192,13 +191,10 @@ class QuantizedRows : public Quantized {
     using Quantized::Quantized;
 
     /// inputs: codes, scales, biases, indices
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        run([matrix = matrix_of(inputs, 0),
-             indices = inputs[3].data<int64_t>(),
-             count = static_cast<int64_t>(inputs[3].size()),
-             values = memory_of(outputs[0])] {
-            expand_rows(matrix, checked_indices(indices, count, matrix.rows, "indices"), values);
-        });
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [matrix = matrix_of(inputs, 0), indices = indices_of(inputs[3]), values = outputs[0].data<float>()] {
+            expand_rows(matrix, indices.checked(matrix.rows, "indices"), values);
+        };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {

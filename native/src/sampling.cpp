@@ -14,12 +14,6 @@ namespace {
 constexpr int kChoiceColumns = sizeof(Choice) / sizeof(float);
 static_assert(kChoiceColumns == 7 && alignof(Choice) == alignof(float));
 
-template <class T>
-T* memory_for(mx::array& output) {
-    output.set_data(mx::allocator::malloc(output.nbytes()));
-    return output.data<T>();
-}
-
 Rows logit_rows(const mx::array& logits) {
     Rows rows = rows_of(logits);
     require(rows.step == 1 || logits.shape(-1) == 1, "logits", "has rows whose elements do not lie side by side");
@@ -29,18 +23,18 @@ Rows logit_rows(const mx::array& logits) {
 class ChooseTokens : public CpuPrimitive {
   public:
     /// inputs: logits, choices, exempt_ids
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         require_contiguous(inputs[1], "choices");
         require_contiguous(inputs[2], "exempt_ids");
-        run([logits = logit_rows(inputs[0]),
-             width = inputs[0].shape(-1),
-             choices = reinterpret_cast<const Choice*>(inputs[1].data<float>()),
-             exempt_ids = inputs[2].data<int32_t>(),
-             num_exempt = inputs[2].shape(-1),
-             tokens = memory_for<uint32_t>(outputs[0]),
-             normalizers = memory_for<float>(outputs[1])] {
+        return [logits = logit_rows(inputs[0]),
+                width = inputs[0].shape(-1),
+                choices = reinterpret_cast<const Choice*>(inputs[1].data<float>()),
+                exempt_ids = inputs[2].data<int32_t>(),
+                num_exempt = inputs[2].shape(-1),
+                tokens = outputs[0].data<uint32_t>(),
+                normalizers = outputs[1].data<float>()] {
             choose(logits, width, choices, exempt_ids, num_exempt, tokens, normalizers);
-        });
+        };
     }
 
     bool is_equivalent(const mx::Primitive&) const override { return true; }
@@ -51,12 +45,12 @@ class ChooseTokens : public CpuPrimitive {
 class FindTop : public CpuPrimitive {
   public:
     /// inputs: logits
-    void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        run([logits = logit_rows(inputs[0]),
-             width = inputs[0].shape(-1),
-             count = outputs[0].shape(-1),
-             ids = memory_for<uint32_t>(outputs[0]),
-             values = memory_for<float>(outputs[1])] { find_top(logits, width, count, ids, values); });
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [logits = logit_rows(inputs[0]),
+                width = inputs[0].shape(-1),
+                count = outputs[0].shape(-1),
+                ids = outputs[0].data<uint32_t>(),
+                values = outputs[1].data<float>()] { find_top(logits, width, count, ids, values); };
     }
 
     bool is_equivalent(const mx::Primitive&) const override { return true; }  // where their outputs have one shape

@@ -178,3 +178,28 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         with pytest.raises(OperandRejected) as caught:
             call()
         assert caught.value.operand == operand
+
+
+def test_sums_have_the_bits_of_those_of_mlx() -> None:
+    x, addend = normal(2, 5, 33), normal(33, seed=4)
+
+    assert equal_bits(kernels.add(x, addend), x + addend)
+    assert equal_bits(kernels.add(x, x[::-1]), x + x[::-1])
+    assert equal_bits(kernels.add(normal(33, 5).T, addend), normal(33, 5).T + addend)
+    with pytest.raises(OperandRejected):
+        kernels.add(x, x[:1])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_angles_are_those_of_positions(scale: float) -> None:
+    positions, turns = mx.array([0, 1, 7, 4095, 131_071], dtype=mx.int32), mx.array([1.0, 0.1, 1e-4])
+
+    cosines, sines = kernels.angles(positions, turns, scale)
+
+    rounded = (np.array(positions, np.float32) * np.float32(scale))[:, None] * np.array(turns)
+    exact = rounded.astype(np.float64)
+    assert near(cosines, np.cos(exact))
+    assert near(sines, np.sin(exact))
+    assert kernels.angles(positions[:0], turns, scale)[0].shape == (0, 3)
+    with pytest.raises(OperandRejected):
+        kernels.angles(positions.astype(mx.int64), turns, scale)

@@ -42,7 +42,8 @@ class Taken:
     Attributes:
         idle: once loaded, before any request.
         most: while requests ran.
-        caches: keys and values at that moment, those of earlier requests among them, as the worker counts them.
+        caches: the most keys and values meanwhile, those of earlier requests among them, as the worker counts them.
+            Both reach a reader with a delay of their own, so one moment's pair is not to be had.
         after: when all had ended.
         weights: in memory, as the worker counts them.
     """
@@ -133,8 +134,8 @@ def _watched(stub: model_pb2_grpc.ModelServiceStub, taken: Taken) -> Generator[N
     def watch() -> None:
         while not ended.wait(SAMPLE_S):
             memory = _memory(stub)
-            if memory.footprint_bytes > taken.most:
-                taken.most, taken.caches = memory.footprint_bytes, memory.cache_bytes
+            taken.most = max(taken.most, memory.footprint_bytes)
+            taken.caches = max(taken.caches, memory.cache_bytes)
 
     watcher = threading.Thread(target=watch)
     watcher.start()

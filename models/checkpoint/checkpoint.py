@@ -12,7 +12,7 @@ from models.checkpoint.config import CONFIG_FILE, eos_ids, read_config, read_gen
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, inside, missing_words, read_bytes
 from models.checkpoint.folder import read_folder_tensors, read_start
-from models.checkpoint.gguf import MAGIC, read_gguf_header
+from models.checkpoint.gguf import MAGIC, MetadataValue, read_gguf_header
 from models.checkpoint.gguf_llama import gguf_config, gguf_quantization, gguf_tensors
 from models.checkpoint.gguf_tokenizer import gguf_tokenizer
 from models.checkpoint.quantization import LayerQuantization, Quantization, parse_quantization
@@ -177,8 +177,21 @@ def _open_gguf(path: Path) -> Checkpoint:
         chat_template=gguf_template_source(header.metadata, path.name),
         revision=revision_of([header.digest], [path]),
         limits=Limits(config.get("max_position_embeddings")),
-        read_tokenizer=lambda: gguf_tokenizer(header.metadata, path.name),
+        read_tokenizer=_GgufTokenizerReader(header.metadata, path.name),
     )
+
+
+class _GgufTokenizerReader:
+    """Builds the tokenizer once, and then lets go of the texts that it was made of: some megabytes."""
+
+    def __init__(self, metadata: Mapping[str, MetadataValue], file: str) -> None:
+        self._metadata: Mapping[str, MetadataValue] = metadata
+        self._file = file
+
+    def __call__(self) -> Tokenizer:
+        tokenizer = gguf_tokenizer(self._metadata, self._file)
+        self._metadata = {}
+        return tokenizer
 
 
 def _with_tie(config: dict[str, Any], tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,10 @@ def measure_ticks(model: Path, load: Load) -> Ticks:
 def _with_kernels(loaded: Any, load: Load, tick_ms: dict[str, float | int], parts: dict[str, float]) -> Ticks:
     """Note the kernels of one forward and time them again."""
     from bench import kernel_calls
+    from models.recorded import RecordedModel
 
+    if isinstance(loaded.model, RecordedModel):
+        loaded = replace(loaded, model=loaded.model.graph)  # a recorded forward makes no calls
     decoder = _Decoder(loaded, load)
     decoder.step()
     with kernel_calls.noted() as calls:

@@ -15,7 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from native import kernels
+from native import dense, kernels, paged
 
 EMPTY_CALLS = 300
 
@@ -45,18 +45,20 @@ class Call:
 def noted() -> Generator[list[Call]]:
     """Note the calls of native kernels that are made in the block."""
     calls: list[Call] = []
-    originals = {
-        name: function
-        for name, function in inspect.getmembers(kernels, inspect.isfunction)
-        if function.__module__ == kernels.__name__ and not name.startswith("_") and _makes_array(function)
-    }
-    for name, function in originals.items():
-        setattr(kernels, name, _noting(name, function, calls))
+    originals = [
+        (module, name, function)
+        for module in (kernels, dense, paged)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_") and _makes_array(function)
+    ]
+    for module, name, function in originals:
+        told = name if module is kernels else f"{module.__name__.partition('.')[2]} {name}"
+        setattr(module, name, _noting(told, function, calls))
     try:
         yield calls
     finally:
-        for name, function in originals.items():
-            setattr(kernels, name, function)
+        for module, name, function in originals:
+            setattr(module, name, function)
 
 
 def seconds_by_kind(calls: Sequence[Call], rounds: int) -> tuple[float, dict[str, tuple[int, float]]]:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +62,27 @@ CASES = tuple(Case(is_pipelined, host) for host in HOSTS for is_pipelined in (Tr
 class Host:
     """A constraint that forbids nothing and takes its time."""
 
+    is_complete = False
+
     def __init__(self, kind: str, work_s: float) -> None:
         self._kind = kind
         self._work_s = work_s
 
-    def advance(self, token_id: int) -> None:  # noqa: ARG002 (it allows whatever comes)
-        """Work for the time that was asked for."""
+    def advance(self, token_id: int) -> None:
+        """Allow whatever came."""
+
+    def skip(self) -> tuple[int, ...]:
+        """Force nothing."""
+        return ()
+
+    def mask(self) -> None:
+        """Work for the time that was asked for, and allow every token."""
         if self._kind == "waiting":
             time.sleep(self._work_s)
         elif self._kind == "busy":
             end = time.perf_counter() + self._work_s
             while time.perf_counter() < end:
                 pass
-
-    def mask(self) -> None:
-        """Allow every token."""
 
 
 class Reporter:
@@ -133,9 +139,10 @@ class Stepper:
         from worker.text_settings import TextSettings
         from worker.workloads.text import TextWorkload
 
-        workload = TextWorkload(lambda _: self._loaded, TextSettings(), constrain=lambda _: host)
+        workload = TextWorkload(lambda _: self._loaded, TextSettings())
         workload.load(lambda _: None)
-        workload.admit(Job(_request(), Outbox(1 << 30), 0.0))
+        request = replace(_request(), make_constraint=lambda: host)
+        workload.admit(Job(request, Outbox(1 << 30), 0.0))
 
         def step() -> None:
             if (plan := workload.plan()) is not None:

@@ -15,7 +15,17 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-PACKAGES = ("mlx", "mlx-lm", "numpy", "grpcio", "protobuf", "tokenizers", "scipy-openblas32", "nanobind")
+PACKAGES = (
+    "mlx",
+    "mlx-lm",
+    "numpy",
+    "grpcio",
+    "protobuf",
+    "tokenizers",
+    "llguidance",
+    "scipy-openblas32",
+    "nanobind",
+)
 # These choose the kernels and threads of a BLAS, so numbers without them mean little.
 ENVIRONMENT = ("OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.errors import CheckpointRejected
-from models.checkpoint.kv_scheme import KVScheme, LayerShape
+from models.checkpoint.kv_scheme import KVScheme, LayerShape, PlainKV
 from models.checkpoint.tokenizer import Tokenizer
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Arithmetic
@@ -70,11 +70,21 @@ class LoadedModel:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of the keys and values of one token in all layers."""
+        """Bytes of the keys and values of one token in all layers, packed where they are."""
         layers = self.model.attention_layers
         kept = self.kv_scheme.for_layers([LayerShape(layer.head_dim, layer.window is not None) for layer in layers])
         sizes = zip(kept, layers, strict=True)
         return sum(layer.num_kv_heads * kv.token_bytes(layer.head_dim, self.dtype.size) for kv, layer in sizes)
+
+    def sequence_bytes(self, num_tokens: int) -> int:
+        """Return the bytes of the keys and values of one sequence, whose first tokens may not be packed."""
+        layers = self.model.attention_layers
+        kept = self.kv_scheme.for_layers([LayerShape(layer.head_dim, layer.window is not None) for layer in layers])
+        num_bytes = num_tokens * self.token_bytes
+        for kv, layer in zip(kept, layers, strict=True):
+            sizes = [each.token_bytes(layer.head_dim, self.dtype.size) for each in (PlainKV(), kv)]
+            num_bytes += min(num_tokens, kv.start) * layer.num_kv_heads * (sizes[0] - sizes[1])
+        return num_bytes
 
     def make_cache(self, num_slots: int, num_tokens: int | None = None, num_part_tokens: int = 0) -> Cache:
         """Return an empty cache for `num_slots` sequences, with room for so many tokens of all, and of parts."""

@@ -4,6 +4,7 @@ set(pomona_src ${CMAKE_CURRENT_LIST_DIR}/src)
 
 add_library(pomona_kernels STATIC
   ${pomona_src}/attention.cpp
+  ${pomona_src}/candidates.cpp
   ${pomona_src}/choice.cpp
   ${pomona_src}/elements.cpp
   ${pomona_src}/instruction_set.cpp

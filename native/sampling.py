@@ -67,6 +67,22 @@ def top(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:
     return _extension().top(logits, count)
 
 
+def restrict(logits: mx.array, masks: mx.array) -> mx.array:
+    """Make minus infinity of the logits that masks forbid.
+
+    Args:
+        logits: float32 [M, V], the elements of a row side by side.
+        masks: uint32 [M, W], row-contiguous: bit i % 32 of word i // 32 allows token i; none behind them is allowed.
+
+    Returns:
+        float32 [M, V].
+
+    Raises:
+        OperandRejected, NativeError: as `draw`.
+    """
+    return _extension().restrict(logits, masks)
+
+
 @functools.cache
 def _extension() -> ModuleType:
     return native.extension()

@@ -6,6 +6,9 @@
     turbo                   TurboQuant, the same as turbo:k8v3
     turbo:k<bits>v<bits>    TurboQuant with keys of 2, 4, 5 or 8 bits and values of 2, 3, 4, 5 or 8
 
+    8:g32                   in groups of 32 or 128 instead of 64; for 8 and 4
+    8:s512, 4:g32:s64       packed from that position on, a multiple of 32; for all but none
+
 Plain data; `models.layers.stores.make` makes what keeps them. Only layers that see everything are packed. Those that
 see a window hold little and stay as computed.
 """
@@ -18,7 +21,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from models.blocks import BLOCK_TOKENS
 from models.checkpoint.errors import quotable
@@ -31,7 +34,8 @@ TURBO_GROUP_SIZE = 32
 OPTION = "kv_scheme"
 
 _TURBO = re.compile(r"turbo:k([0-9]{1,4})v([0-9]{1,4})")
-_FORMS = "none, 8, 4, config, turbo or turbo:k<bits>v<bits>"
+_SIZES = re.compile(r"(.*?)(?::g([0-9]{1,4}))?(?::s([0-9]{1,7}))?", re.DOTALL)
+_FORMS = "none, 8, 4, config, turbo or turbo:k<bits>v<bits>, then :g<size> (8 and 4) and :s<start>"
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +64,8 @@ class LayerShape(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PlainKV:
     """Keys and values as they are computed."""
+
+    start: ClassVar[int] = 0
 
     def token_bytes(self, head_dim: int, itemsize: int) -> int:
         """Return the bytes of one token's key and value in one head; `itemsize` is that of the compute dtype."""
@@ -112,41 +118,31 @@ class KVScheme:
     option: str = OPTION
 
     @classmethod
-    def from_text(
-        cls,
-        text: str,
-        *,
-        folder: Path | None = None,
-        group_size: int = DEFAULT_GROUP_SIZE,
-        start: int = 0,
-        option: str = OPTION,
-    ) -> KVScheme:
+    def from_text(cls, text: str, *, folder: Path | None = None, option: str = OPTION) -> KVScheme:
         """Read a setting.
 
         Args:
             text: one of the forms above; empty is none.
             folder: the checkpoint's, for `config`; None where it has no folder.
-            group_size: elements that share a scale, for 8 and 4: 32, 64 or 128.
-            start: position of the first packed token, a multiple of 32; those before it stay as computed.
             option: name of the setting, for errors.
 
         Raises:
             KVSchemeError: another form, or bits, a group size or start that is not offered.
             CheckpointError: kv_config.json is not there, is broken, or asks for what is not offered.
         """
-        if group_size not in AFFINE_GROUP_SIZES:
-            raise KVSchemeError(
-                f"the group size must be one of {_listed(AFFINE_GROUP_SIZES)} (got {group_size})", option
-            )
-        if start < 0 or start % BLOCK_TOKENS:
-            raise KVSchemeError(f"the start must be a multiple of {BLOCK_TOKENS} tokens (got {start})", option)
-        if text in ("", "none"):
+        sizes = _SIZES.fullmatch(text)
+        name, group, start = (text, None, None) if sizes is None else sizes.groups()
+        if name in ("8", "4"):
+            return cls("affine", AffineKV(int(name), _group_size(group, option), _start(start, option)), option=option)
+        if group is not None and (name in ("", "none", "config") or name.startswith("turbo")):
+            raise KVSchemeError(f'only 8 and 4 take a group size (got "{text}")', option)
+        if name in ("", "none"):
+            if start is not None:
+                raise KVSchemeError(f'none takes no start (got "{text}")', option)
             return cls(option=option)
-        if text in ("8", "4"):
-            return cls("affine", AffineKV(int(text), group_size, start), option=option)
-        if text == "config":
-            return cls("config", per_layer=_read_layers(folder, start, option), option=option)
-        return cls("turbo", _turbo(text, start, option), option=option)
+        if name == "config":
+            return cls("config", per_layer=_read_layers(folder, _start(start, option), option), option=option)
+        return cls("turbo", _turbo(name if group is None else text, _start(start, option), option), option=option)
 
     @property
     def is_plain(self) -> bool:
@@ -218,6 +214,20 @@ class KVScheme:
             "%d of %d layers see a window only and keep their keys and values as computed", num_window, len(layers)
         )
         return chosen
+
+
+def _group_size(digits: str | None, option: str) -> int:
+    group_size = DEFAULT_GROUP_SIZE if digits is None else int(digits)
+    if group_size not in AFFINE_GROUP_SIZES:
+        raise KVSchemeError(f"the group size must be one of {_listed(AFFINE_GROUP_SIZES)} (got {group_size})", option)
+    return group_size
+
+
+def _start(digits: str | None, option: str) -> int:
+    start = int(digits or 0)
+    if start % BLOCK_TOKENS:
+        raise KVSchemeError(f"the start must be a multiple of {BLOCK_TOKENS} tokens (got {start})", option)
+    return start
 
 
 def _read_layers(folder: Path | None, start: int, option: str) -> dict[int, AffineKV]:

@@ -191,8 +191,19 @@ class Cache(Protocol):
         """
         ...
 
-    def share(self, slot: int, first_block: int = 0) -> list[Part]:
-        """Return parts of the slot's full blocks of committed tokens from `first_block` on."""
+    def share(self, slot: int, first_block: int = 0) -> Sequence[Part]:
+        """Return parts of the slot's full blocks of committed tokens from `first_block` on.
+
+        Whoever takes them counts what they hold.
+        """
+        ...
+
+    def lend(self, slot: int) -> list[Part]:
+        """Return parts of all full blocks of a slot, for sequences that will begin behind them.
+
+        Until they are dropped they count with the sequences, where no slot that holds the same blocks counts them;
+        empty where there is no room for that.
+        """
         ...
 
     def usable(self, parts: Sequence[Part]) -> int:

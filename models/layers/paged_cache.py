@@ -9,22 +9,19 @@ next one only after the steps of the first, which were started earlier.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import mlx.core as mx
-import numpy as np
-from numpy.typing import NDArray
 
-from models.blocks import BLOCK_TOKENS, MAX_STEP_TOKENS, BlockPool, Part, blocks_for
+from models.blocks import BLOCK_TOKENS, BlockPool, Part, blocks_for
 from models.errors import BytesRejected, PlanError
+from models.layers.block_group import NO_BLOCK, BlockGroup
 from models.layers.cache import AttentionLayer, Rotation, SlotStates, Step, tokens_of
 from models.layers.rope import Angles
 from models.step import StepPlan
-from native import kernels
+from native import paged
 from native.program import Dimensions, Program
-
-NO_BLOCK = -1
 
 
 class PagedStep(Step):
@@ -65,7 +62,7 @@ class PagedStep(Step):
         group_index, layer = self._cache.places[layer_index]
         group = self._cache.groups[group_index]
         angles = rotation if isinstance(rotation, Angles) else Angles(None, None)
-        mixed = kernels.paged_attention(
+        mixed = paged.attention(
             queries,
             keys,
             values,
@@ -87,100 +84,12 @@ class PagedStep(Step):
 
 
 @dataclass(slots=True)
-class _Group:
-    """Layers that are alike: one pool, and a table of blocks for each slot.
-
-    Slots hold and are promised no more than `num_row_blocks` together, each counting what it shares; the rest of the
-    pool is for parts. So what was promised is there, whoever shares what with whom.
-    """
-
-    layer: AttentionLayer
-    pool: mx.array
-    blocks: BlockPool
-    num_row_blocks: int
-    tables: list[list[int]]
-    promised: list[int]
-    untrimmed: set[int] = field(default_factory=set[int])
-
-    @property
-    def block_bytes(self) -> int:
-        return self.pool.nbytes // self.blocks.num_blocks
-
-    def rows_of(self, plan: StepPlan) -> NDArray[np.int32]:
-        """Return what the kernel reads of a plan's rows; int32 [R, 2 + blocks]."""
-        tables = [self.tables[row.slot] for row in plan.rows]
-        rows = np.full((len(tables), 2 + max(map(len, tables))), NO_BLOCK, dtype=np.int32)
-        for number, (row, table) in enumerate(zip(plan.rows, tables, strict=True)):
-            rows[number, 0], rows[number, 1] = row.num_tokens, row.start
-            rows[number, 2 : 2 + len(table)] = table
-        return rows
-
-    def needed(self, num_tokens: int) -> int:
-        """Return how many blocks a sequence of so many tokens holds at once."""
-        if self.layer.window is None:
-            return blocks_for(num_tokens)
-        return min(blocks_for(num_tokens), blocks_for(self.layer.window + MAX_STEP_TOKENS) + 1)
-
-    def held(self, slot: int) -> int:
-        """Return how many blocks a slot holds."""
-        return sum(block != NO_BLOCK for block in self.tables[slot])
-
-    def promise(self, slot: int, num_blocks: int) -> bool:
-        """Promise a slot more blocks, or none and return False."""
-        num_spoken_for = sum(map(self.held, range(len(self.tables)))) + sum(self.promised)
-        if num_spoken_for + num_blocks > self.num_row_blocks or not self.blocks.promise(num_blocks):
-            return False
-        self.promised[slot] += num_blocks
-        return True
-
-    def forget(self, slot: int, num_blocks: int) -> None:
-        """Take back what a slot was promised."""
-        self.blocks.forget(num_blocks)
-        self.promised[slot] -= num_blocks
-
-    def grow(self, slot: int, num_tokens: int) -> None:
-        table = self.tables[slot]
-        while len(table) < blocks_for(num_tokens):
-            is_promised = self.promised[slot] > 0
-            table.append(self.blocks.take(is_promised=is_promised))
-            self.promised[slot] -= is_promised
-
-    def leave_behind(self, slot: int, length: int) -> None:
-        """Give back the blocks that no later token sees."""
-        if self.layer.window is None:
-            return
-        table = self.tables[slot]
-        for place in range(max(0, length - self.layer.window + 1) // BLOCK_TOKENS):
-            if table[place] != NO_BLOCK:
-                self.give_back(table[place])
-                table[place] = NO_BLOCK
-                # What it gives back it may take again: the promise is for what it holds at once.
-                self.promised[slot] += self.blocks.promise(1)
-
-    def fill(self, content: bytes) -> int:
-        block = self.blocks.take()
-        memory = _memory(self.pool)[block]
-        memory[...] = np.frombuffer(content, dtype=np.float32).reshape(memory.shape)
-        return block
-
-    def give_back(self, block: int) -> None:
-        if self.blocks.give_back(block):
-            self.untrimmed.add(block)
-
-    def clear(self, slot: int) -> None:
-        for block in self.tables[slot]:
-            if block != NO_BLOCK:
-                self.give_back(block)
-        self.tables[slot] = []
-        self.forget(slot, self.promised[slot])
-
-
-@dataclass(slots=True)
 class PagedPart:
     """A share of one block: its place in each group, `NO_BLOCK` where a window has left it behind."""
 
     cache: PagedCache
     places: tuple[int, ...]
+    is_lent: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -191,6 +100,8 @@ class PagedPart:
         """Give the share back."""
         for group, block in zip(self.cache.groups, self.places, strict=True):
             if block != NO_BLOCK:
+                if self.is_lent:
+                    group.take_back(block)
                 group.give_back(block)
 
 
@@ -245,7 +156,7 @@ class PagedCache:
 
     def reserve(self, slot: int, num_tokens: int) -> bool:
         """See `Cache.reserve`."""
-        promised: list[tuple[_Group, int]] = []
+        promised: list[tuple[BlockGroup, int]] = []
         for group in self.groups:
             missing = max(0, group.needed(num_tokens) - group.held(slot) - group.promised[slot])
             if not group.promise(slot, missing):
@@ -273,9 +184,9 @@ class PagedCache:
         for group in self.groups:
             group.leave_behind(slot, state.length)
 
-    def share(self, slot: int, first_block: int = 0) -> list[Part]:
+    def share(self, slot: int, first_block: int = 0) -> list[PagedPart]:
         """See `Cache.share`."""
-        parts: list[Part] = []
+        parts: list[PagedPart] = []
         for place in range(first_block, self.slots[slot].length // BLOCK_TOKENS):
             places = tuple(group.tables[slot][place] for group in self.groups)
             for group, block in zip(self.groups, places, strict=True):
@@ -283,6 +194,19 @@ class PagedCache:
                     group.blocks.share(block)
             parts.append(PagedPart(self, places))
         return parts
+
+    def lend(self, slot: int) -> list[Part]:
+        """See `Cache.lend`."""
+        num_blocks = self.slots[slot].length // BLOCK_TOKENS
+        if not all(group.can_lend(slot, num_blocks) for group in self.groups):
+            return []
+        parts = self.share(slot)
+        for part in parts:
+            part.is_lent = True
+            for group, block in zip(self.groups, part.places, strict=True):
+                if block != NO_BLOCK:
+                    group.lend(block)
+        return list[Part](parts)
 
     def usable(self, parts: Sequence[Part]) -> int:
         """See `Cache.usable`: as many as leave nothing missing that the next token sees."""
@@ -293,16 +217,9 @@ class PagedCache:
 
     def adopt(self, slot: int, parts: Sequence[Part]) -> None:
         """See `Cache.adopt`."""
-        length = len(parts) * BLOCK_TOKENS
-        self.slots.start(slot, length)
+        self.slots.start(slot, len(parts) * BLOCK_TOKENS)
         for number, group in enumerate(self.groups):
-            table = [_places_of(part)[number] for part in parts]
-            for block in table:
-                if block != NO_BLOCK:
-                    group.blocks.share(block)
-            group.tables[slot] = table
-            group.forget(slot, min(group.promised[slot], group.held(slot)))
-            group.leave_behind(slot, length)
+            group.adopt(slot, [_places_of(part)[number] for part in parts])
 
     def release(self, slot: int) -> None:
         """See `Cache.release`."""
@@ -317,7 +234,7 @@ class PagedCache:
             group.untrimmed.clear()
             if free:
                 mx.synchronize()  # a step of whoever held them before may still be writing
-                kernels.release_blocks(group.pool, free)
+                paged.release_blocks(group.pool, free)
 
     def write(self, part: Part) -> bytes:
         """See `Cache.write`."""
@@ -327,7 +244,7 @@ class PagedCache:
             is_held = block != NO_BLOCK
             pieces.append(bytes([is_held]))
             if is_held:
-                pieces.append(_memory(group.pool)[block].tobytes())
+                pieces.append(group.memory[block].tobytes())
         return b"".join(pieces)
 
     def read(self, data: bytes) -> Part | None:
@@ -355,10 +272,8 @@ class PagedCache:
             raise BytesRejected
         return contents
 
-    def _sees(self, group: _Group, number: int, parts: Sequence[Part]) -> bool:
-        window = group.layer.window
-        length = len(parts) * BLOCK_TOKENS
-        first = 0 if window is None else max(0, length - window + 1) // BLOCK_TOKENS
+    def _sees(self, group: BlockGroup, number: int, parts: Sequence[Part]) -> bool:
+        first = group.first_seen(len(parts) * BLOCK_TOKENS)
         return all(_places_of(part)[number] != NO_BLOCK for part in parts[first:])
 
 
@@ -373,19 +288,16 @@ def _places(layers: Sequence[AttentionLayer], kinds: list[AttentionLayer]) -> li
     return places
 
 
-def _group(layer: AttentionLayer, num_layers: int, num_slots: int, num_row_blocks: int, num_part_blocks: int) -> _Group:
+def _group(
+    layer: AttentionLayer, num_layers: int, num_slots: int, num_row_blocks: int, num_part_blocks: int
+) -> BlockGroup:
     num_blocks = num_row_blocks + num_part_blocks
-    pool = kernels.kv_pool(num_blocks, num_layers, layer.num_kv_heads, layer.head_dim)
+    pool = paged.kv_pool(num_blocks, num_layers, layer.num_kv_heads, layer.head_dim)
     tables: list[list[int]] = [[] for _ in range(num_slots)]
-    return _Group(layer, pool, BlockPool(num_blocks), num_row_blocks, tables, [0] * num_slots)
+    return BlockGroup(layer, pool, BlockPool(num_blocks), num_row_blocks, tables, [0] * num_slots)
 
 
 def _places_of(part: Part) -> tuple[int, ...]:
     if not isinstance(part, PagedPart):
         raise PlanError(-1, "the part is of another cache")
     return part.places
-
-
-def _memory(pool: mx.array) -> NDArray[np.float32]:
-    """Return the memory of a pool itself; float32 [num_blocks, ...]."""
-    return np.asarray(memoryview(pool))  # pyright: ignore[reportArgumentType]

@@ -96,11 +96,30 @@ class RowStep(Step):
 
 
 @dataclass(slots=True)
+class Loan:
+    """Blocks that are lent to sequences that will begin behind them.
+
+    Attributes:
+        num_blocks: that are not dropped.
+        slots: that hold the same tokens, and so count them with what they were promised.
+    """
+
+    num_blocks: int
+    slots: set[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that nobody else counts."""
+        return 0 if self.slots else self.num_blocks * BLOCK_TOKENS
+
+
+@dataclass(slots=True)
 class RowPart:
     """Copies of what one block of a sequence holds in each layer."""
 
     cache: RowCache
     contents: tuple[Content, ...]
+    loan: Loan | None = None
 
     @property
     def nbytes(self) -> int:
@@ -111,6 +130,8 @@ class RowPart:
         """Let the arrays go."""
         self.cache.num_part_bytes -= self.nbytes
         self.contents = ()
+        if self.loan is not None:
+            self.loan.num_blocks -= 1
 
 
 class RowCache:
@@ -144,6 +165,7 @@ class RowCache:
         self.slots = SlotStates(num_slots)
         self._stores = [[make_store(number) for number in range(len(layers))] for _ in range(num_slots)]
         self._promised = [0] * num_slots
+        self._loans: list[Loan] = []
         self.num_part_bytes = 0
 
     @property
@@ -183,7 +205,9 @@ class RowCache:
     def reserve(self, slot: int, num_tokens: int) -> bool:
         """See `Cache.reserve`."""
         missing = max(0, num_tokens - self._promised[slot])
-        if sum(self._promised) + missing > self._num_tokens:
+        self._loans = [loan for loan in self._loans if loan.num_blocks]
+        num_lent = sum(loan.num_tokens for loan in self._loans)
+        if sum(self._promised) + num_lent + missing > self._num_tokens:
             return False
         self._promised[slot] += missing
         return True
@@ -204,7 +228,7 @@ class RowCache:
                 # A step that was begun and never built has added nothing.
                 store.trim(store.length - state.length)
 
-    def share(self, slot: int, first_block: int = 0) -> list[Part]:
+    def share(self, slot: int, first_block: int = 0) -> list[RowPart]:
         """See `Cache.share`; the copies are started at once, so that they hold nothing but themselves."""
         num_blocks = self.slots[slot].length // BLOCK_TOKENS
         parts = [
@@ -212,7 +236,16 @@ class RowCache:
             for block in range(first_block, num_blocks)
         ]
         mx.async_eval([part.contents for part in parts])  # pyright: ignore[reportUnknownMemberType]
-        return list(parts)
+        return parts
+
+    def lend(self, slot: int) -> list[Part]:
+        """See `Cache.lend`; the copies come on top of what a slot holds while it counts them."""
+        parts = self.share(slot)
+        loan = Loan(len(parts), {slot})
+        self._loans.append(loan)
+        for part in parts:
+            part.loan = loan
+        return list[Part](parts)
 
     def usable(self, parts: Sequence[Part]) -> int:
         """See `Cache.usable`."""
@@ -231,11 +264,16 @@ class RowCache:
         contents = [_contents_of(part) for part in parts]
         for number, store in enumerate(self._stores[slot]):
             store.adopt(len(parts), [content[number] for content in contents])
+        for part in parts:
+            if isinstance(part, RowPart) and part.loan is not None:
+                part.loan.slots.add(slot)
 
     def release(self, slot: int) -> None:
         """See `Cache.release`."""
         self.slots.clear(slot)
         self._promised[slot] = 0
+        for loan in self._loans:
+            loan.slots.discard(slot)
         for store in self._stores[slot]:
             store.clear()
 

@@ -283,6 +283,7 @@ void define_draws(nb::module_& m) {
         "logits"_a,
         "count"_a,
         "Find the largest logits of each row.");
+    m.def("restrict", &pomona::restrict, "logits"_a, "masks"_a, "Make minus infinity of what masks forbid.");
 }
 
 /// The class of native/program.py.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 
+#include "candidates.h"
 #include "instruction_set.h"
 
 namespace pomona {
@@ -16,220 +16,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // How far below the best logit the candidates of top_p are looked for, one after the other: mostly few are enough.
 constexpr float kDepths[] = {-3, -5, -7, -9, -12, -16};
-
-// Candidates of top_p are told apart by steps below the best logit, so many for a unit.
-constexpr float kStepsPerUnit = 8;
-constexpr int kNumSteps = 1024;
-
-constexpr int64_t kFewCandidates = 64;  // to sort these takes no longer than to divide them
-
-/// A token and its logit, as one number: the greater one stands before the lesser one.
-using Rank = uint64_t;
-
-/// @param logit no number in it is -0.
-Rank rank_of(float logit, uint32_t id) {
-    uint32_t bits;
-    std::memcpy(&bits, &logit, sizeof(bits));
-    bits ^= (bits >> 31) ? 0xFFFFFFFFu : 0x80000000u;
-    return static_cast<Rank>(bits) << 32 | (0xFFFFFFFFu - id);
-}
-
-constexpr Rank kLastRank = 0;
-
-uint32_t id_of(Rank rank) {
-    return 0xFFFFFFFFu - static_cast<uint32_t>(rank);
-}
-
-int64_t blocks_of(int64_t count) {
-    return (count + kDrawBlock - 1) / kDrawBlock;
-}
-
-/// Four sums that do not wait for one another.
-double sum_of(const float* values, int64_t count) {
-    double sums[4] = {};
-    int64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        for (int lane = 0; lane < 4; ++lane) {
-            sums[lane] += values[i + lane];
-        }
-    }
-    for (; i < count; ++i) {
-        sums[0] += values[i];
-    }
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-/// Memory for one row.
-struct Workspace {
-    explicit Workspace(int64_t width) {
-        int64_t blocks = blocks_of(width);
-        int64_t places = width + 1;  // one more is written than are kept
-        peaks = scratch(2 * blocks + 3 * places);
-        sums = peaks + blocks;
-        logits = sums + blocks;
-        weights = logits + places;
-        ids = reinterpret_cast<uint32_t*>(weights + places);
-    }
-
-    float* peaks;
-    float* sums;
-    float* logits;  // of candidates
-    float* weights;
-    uint32_t* ids;
-};
-
-/// Those tokens of a row that a draw may need, in the order of their ids.
-class Candidates {
-  public:
-    Candidates(const Workspace& space, const float* logits, int64_t width)
-        : space_(space), row_(logits), width_(width) {}
-
-    int64_t count() const { return count_; }
-    float logit(int64_t i) const { return space_.logits[i]; }
-    uint32_t id(int64_t i) const { return space_.ids[i]; }
-    float weight(int64_t i) const { return space_.weights[i]; }
-    Rank rank(int64_t i) const { return rank_of(logit(i), id(i)); }
-    const float* logits() const { return space_.logits; }
-
-    /// Takes all whose logit is at least `least`.
-    void gather(float least) {
-        count_ = 0;
-        for (int64_t begin = 0; begin < width_; begin += kDrawBlock) {
-            if (space_.peaks[begin / kDrawBlock] < least) {
-                continue;
-            }
-            int64_t end = std::min(width_, begin + kDrawBlock);
-            for (int64_t i = begin; i < end; ++i) {
-                space_.logits[count_] = row_[i] + 0.0f;  // -0 becomes 0
-                space_.ids[count_] = static_cast<uint32_t>(i);
-                count_ += row_[i] >= least;
-            }
-        }
-    }
-
-    /// Finds their exponentials, that of `best` being 1.
-    void weigh(float best) { instructions().weigh(space_.logits, count_, best, 1.0f, space_.weights); }
-
-    double mass() const { return sum_of(space_.weights, count_); }
-
-    /// Keeps those for which is_kept(i) holds.
-    template <class Test>
-    void keep(const Test& is_kept) {
-        int64_t kept = 0;
-        for (int64_t i = 0; i < count_; ++i) {
-            bool stays = is_kept(i);
-            space_.logits[kept] = space_.logits[i];
-            space_.ids[kept] = space_.ids[i];
-            space_.weights[kept] = space_.weights[i];
-            kept += stays;
-        }
-        count_ = kept;
-    }
-
-  private:
-    const Workspace& space_;
-    const float* row_;
-    int64_t width_;
-    int64_t count_ = 0;
-};
-
-/// A logit that at least `count` of a row reach: so many blocks do.
-float reached_by(const float* peaks, int64_t blocks, double count) {
-    if (count > static_cast<double>(blocks)) {
-        return -kInfinity;
-    }
-    std::vector<float> sorted(peaks, peaks + blocks);
-    auto place = sorted.begin() + static_cast<int64_t>(count) - 1;
-    std::nth_element(sorted.begin(), place, sorted.end(), std::greater<>());
-    return *place;
-}
-
-struct Weighted {
-    Rank rank;
-    float weight;
-
-    bool operator<(const Weighted& other) const { return rank > other.rank; }
-};
-
-/// The last of those before which less than `mass` stands. It is found by halves, not by sorting all.
-Rank last_within(std::vector<Weighted>& all, double mass) {
-    auto begin = all.begin();
-    auto end = all.end();
-    double before = 0;
-    while (end - begin > kFewCandidates) {
-        auto middle = begin + (end - begin) / 2;
-        std::nth_element(begin, middle, end);
-        double half = 0;
-        for (auto each = begin; each != middle; ++each) {
-            half += each->weight;
-        }
-        if (before + half >= mass) {
-            end = middle;
-        } else {
-            before += half;
-            begin = middle;
-        }
-    }
-    std::sort(begin, end);
-    auto last = begin;
-    for (before += last->weight; last + 1 != end && before < mass; before += last->weight) {
-        ++last;
-    }
-    return last->rank;
-}
-
-/// Keeps each before which less than `mass` stands: only those of one step below the best need an order.
-void keep_mass(Candidates& candidates, float best, double mass) {
-    auto step_of = [&](int64_t i) {
-        float steps = (best - candidates.logit(i)) * kStepsPerUnit;
-        return static_cast<int>(std::min(steps, kNumSteps - 1.0f));
-    };
-    double masses[kNumSteps] = {};
-    for (int64_t i = 0; i < candidates.count(); ++i) {
-        masses[step_of(i)] += candidates.weight(i);
-    }
-    double before = 0;
-    int step = 0;
-    while (step + 1 < kNumSteps && before + masses[step] < mass) {
-        before += masses[step++];
-    }
-    std::vector<Weighted> some;
-    for (int64_t i = 0; i < candidates.count(); ++i) {
-        if (step_of(i) == step) {
-            some.push_back({candidates.rank(i), candidates.weight(i)});
-        }
-    }
-    Rank least = some.empty() ? kLastRank : last_within(some, mass - before);
-    candidates.keep([&](int64_t i) { return candidates.rank(i) >= least; });
-}
-
-void keep_most_probable(Candidates& candidates, int64_t count) {
-    if (candidates.count() <= count) {
-        return;
-    }
-    std::vector<Rank> ranks(candidates.count());
-    for (int64_t i = 0; i < candidates.count(); ++i) {
-        ranks[i] = candidates.rank(i);
-    }
-    std::nth_element(ranks.begin(), ranks.begin() + count - 1, ranks.end(), std::greater<>());
-    Rank least = ranks[count - 1];
-    candidates.keep([&](int64_t i) { return candidates.rank(i) >= least; });
-}
-
-/// Removes all whose weight exceeds `threshold` but the least probable of these.
-void remove_top_choices(Candidates& candidates, double threshold, const int32_t* exempt_ids, int64_t num_exempt) {
-    float least = kInfinity;
-    for (int64_t i = 0; i < candidates.count(); ++i) {
-        if (candidates.weight(i) > threshold) {
-            least = std::min(least, candidates.logit(i));
-        }
-    }
-    const int32_t* end = exempt_ids + num_exempt;
-    candidates.keep([&](int64_t i) {
-        return candidates.logit(i) <= least ||
-               std::find(exempt_ids, end, static_cast<int32_t>(candidates.id(i))) != end;
-    });
-}
 
 /// The draw from one row.
 class Draw {
@@ -380,6 +166,22 @@ void find_top_of_row(const float* logits, int64_t width, int64_t count, uint32_t
     }
 }
 
+constexpr int64_t kWordBits = 32;
+
+void restrict_row(const float* logits, int64_t width, const uint32_t* mask, int64_t num_words, float* y) {
+    for (int64_t first = 0; first < width; first += kWordBits) {
+        int64_t count = std::min(kWordBits, width - first);
+        uint32_t word = first / kWordBits < num_words ? mask[first / kWordBits] : 0;
+        if (word == 0) {
+            std::fill_n(y + first, count, -kInfinity);
+            continue;
+        }
+        for (int64_t i = 0; i < count; ++i) {
+            y[first + i] = (word >> i & 1) != 0 ? logits[first + i] : -kInfinity;
+        }
+    }
+}
+
 }  // namespace
 
 void choose(const Rows& logits,
@@ -402,6 +204,14 @@ void find_top(const Rows& logits, int64_t width, int64_t count, uint32_t* ids, f
     share_rows(logits.count(), width, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
             find_top_of_row(logits.at(row), width, count, ids + row * count, values + row * count);
+        }
+    });
+}
+
+void restrict_rows(const Rows& logits, int64_t width, const uint32_t* masks, int64_t num_words, float* y) {
+    share_rows(logits.count(), width, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            restrict_row(logits.at(row), width, masks + row * num_words, num_words, y + row * width);
         }
     });
 }

@@ -53,4 +53,11 @@ void choose(const Rows& logits,
 /// @param values float32 [rows, count], written.
 void find_top(const Rows& logits, int64_t width, int64_t count, uint32_t* ids, float* values);
 
+/// Copies rows and makes minus infinity of what their masks forbid.
+///
+/// @param logits rows of `width` floats, side by side.
+/// @param masks uint32 [rows, num_words]: bit i % 32 of word i / 32 allows element i; none behind them is allowed.
+/// @param y float32 [rows, width], written.
+void restrict_rows(const Rows& logits, int64_t width, const uint32_t* masks, int64_t num_words, float* y);
+
 }  // namespace pomona

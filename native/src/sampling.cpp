@@ -58,6 +58,25 @@ class FindTop : public CpuPrimitive {
     DEFINE_NAME(FindTop)
 };
 
+class RestrictLogits : public CpuPrimitive {
+  public:
+    /// inputs: logits, masks
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        require_contiguous(inputs[1], "masks");
+        return [logits = logit_rows(inputs[0]),
+                width = inputs[0].shape(-1),
+                masks = inputs[1].data<uint32_t>(),
+                num_words = inputs[1].shape(-1),
+                y = outputs[0].data<float>()] { restrict_rows(logits, width, masks, num_words, y); };
+    }
+
+    std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[0].shape()}; }
+
+    bool is_equivalent(const mx::Primitive&) const override { return true; }
+
+    DEFINE_NAME(RestrictLogits)
+};
+
 void require_logits(const mx::array& logits) {
     require_float32(logits, "logits");
     require(logits.ndim() == 2, "logits", "has not two dimensions");
@@ -83,6 +102,13 @@ std::vector<mx::array> top(const mx::array& logits, int count) {
     require(count > 0 && count <= logits.shape(1), "count", "is not from 1 to the elements of a row of logits");
     mx::Shape shape{logits.shape(0), count};
     return mx::array::make_arrays({shape, shape}, {mx::uint32, mx::float32}, std::make_shared<FindTop>(), {logits});
+}
+
+mx::array restrict(const mx::array& logits, const mx::array& masks) {
+    require_logits(logits);
+    require(masks.dtype() == mx::uint32, "masks", "is not of uint32");
+    require(masks.ndim() == 2 && masks.shape(0) == logits.shape(0), "masks", "has not one row for each of logits");
+    return made_by(std::make_shared<RestrictLogits>(), {logits, masks});
 }
 
 }  // namespace pomona

@@ -25,4 +25,11 @@ std::vector<mlx::core::array> draw(const mlx::core::array& logits,
 /// @return ids, uint32 [rows, count]; logits, float32 [rows, count].
 std::vector<mlx::core::array> top(const mlx::core::array& logits, int count);
 
+/// Makes minus infinity of the logits that masks forbid; see choice.h.
+///
+/// @param logits float32 [rows, width], the elements of a row side by side.
+/// @param masks uint32 [rows, words], row-contiguous.
+/// @return float32 [rows, width].
+mlx::core::array restrict(const mlx::core::array& logits, const mlx::core::array& masks);
+
 }  // namespace pomona

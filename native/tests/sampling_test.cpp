@@ -252,6 +252,26 @@ void check_top() {
     }
 }
 
+void check_masks() {
+    for (int64_t width : {1, 31, 32, 33, 1000}) {
+        for (int64_t num_words : {int64_t{0}, (width + 31) / 32 - 1, (width + 31) / 32}) {
+            Logits logits(3, width, 1.0f);
+            std::vector<uint32_t> masks(3 * num_words);
+            for (uint32_t& word : masks) {
+                word = random_below(3) == 0 ? 0 : random_bits()();
+            }
+            std::vector<float> found(3 * width);
+            pomona::restrict_rows(logits.rows(0, 3), width, masks.data(), num_words, found.data());
+            for (int64_t i = 0; i < 3 * width; ++i) {
+                int64_t token = i % width;
+                bool is_known = token / 32 < num_words;
+                bool is_allowed = is_known && (masks[i / width * num_words + token / 32] >> token % 32 & 1) != 0;
+                expect(found[i] == (is_allowed ? logits.values[i] : -kInfinity), "a mask forbids what it should");
+            }
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -262,6 +282,7 @@ int main() {
         check_company_and_threads();
         check_what_is_no_number();
         check_top();
+        check_masks();
     }
     std::printf("%d failed\n", num_failures);
     return num_failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

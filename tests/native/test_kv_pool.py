@@ -10,9 +10,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from native import kernels
+from native import kernels, paged
 from native.errors import OperandRejected, ShapeRejected
-from native.kernels import BLOCK_TOKENS
+from native.paged import BLOCK_TOKENS
 
 MIB = 2**20
 
@@ -35,11 +35,11 @@ def good() -> dict[str, Any]:
     """Return operands that fit."""
     zeros = {name: mx.zeros(shape) for name, shape in GOOD_SHAPES.items()}
     rows = mx.array([[3, 30, 0, 1]], dtype=mx.int32)
-    return {**zeros, "pool": kernels.kv_pool(2, 1, 2, 8), "rows": rows, "layer": 0, "window": 0}
+    return {**zeros, "pool": paged.kv_pool(2, 1, 2, 8), "rows": rows, "layer": 0, "window": 0}
 
 
 def attend(**changes: Any) -> mx.array:
-    return kernels.paged_attention(**{**good(), **changes}, scale=1.0)
+    return paged.attention(**{**good(), **changes}, scale=1.0)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_other_layouts_are_refused_when_it_is_evaluated(operand: str) -> None:
     ],
 )
 def test_wrong_rows_are_an_error_and_store_nothing(row: list[int], problem: str) -> None:
-    pool = kernels.kv_pool(2, 1, 2, 8)
+    pool = paged.kv_pool(2, 1, 2, 8)
     ones = {name: mx.ones(GOOD_SHAPES[name]) for name in ("keys", "values")}
 
     with pytest.raises(RuntimeError, match=problem):
@@ -113,13 +113,13 @@ def test_wrong_rows_are_an_error_and_store_nothing(row: list[int], problem: str)
 @pytest.mark.parametrize("shape", [(0, 1, 1, 8), (1, -1, 1, 8), (2**31, 1, 1, 1), (2**31 - 1, 2**31 - 1, 1, 1)])
 def test_a_pool_that_cannot_be_is_refused(shape: tuple[int, int, int, int]) -> None:
     with pytest.raises(ShapeRejected):
-        kernels.kv_pool(*shape)
+        paged.kv_pool(*shape)
 
 
 def test_a_pool_is_zeros_outside_of_the_memory_of_mlx() -> None:
     before = mx.get_active_memory()
 
-    pool = kernels.kv_pool(3, 2, 2, 20)
+    pool = paged.kv_pool(3, 2, 2, 20)
 
     assert mx.get_active_memory() == before
     assert pool.shape == (3, 2, 2, 2, BLOCK_TOKENS, 20)
@@ -129,7 +129,7 @@ def test_a_pool_is_zeros_outside_of_the_memory_of_mlx() -> None:
 
 def test_no_operation_takes_a_pool_over() -> None:
     def ones() -> mx.array:
-        pool = kernels.kv_pool(3, 2, 2, 20)
+        pool = paged.kv_pool(3, 2, 2, 20)
         return mx.abs(pool) + 1
 
     assert bool(mx.all(ones() == 1))
@@ -149,7 +149,7 @@ def large_mappings() -> int:
 def test_a_large_pool_takes_memory_only_where_it_is_used() -> None:
     before, mappings = resident_mib(), large_mappings()
 
-    pool = kernels.kv_pool(512, 32, 8, 128)  # 8 MiB a block
+    pool = paged.kv_pool(512, 32, 8, 128)  # 8 MiB a block
     assert pool.nbytes == 4096 * MIB
     assert resident_mib() - before < 16
     assert large_mappings() == mappings + 1
@@ -157,7 +157,7 @@ def test_a_large_pool_takes_memory_only_where_it_is_used() -> None:
     np.array(pool, copy=False)[[100, 101, 300]] = 1
     assert 20 < resident_mib() - before < 40
 
-    kernels.release_blocks(pool, [300, 100, 101, 100])
+    paged.release_blocks(pool, [300, 100, 101, 100])
     assert resident_mib() - before < 16
     assert not np.array(pool[100:102]).any()
 
@@ -167,12 +167,12 @@ def test_a_large_pool_takes_memory_only_where_it_is_used() -> None:
 
 
 def test_releasing_a_block_leaves_its_neighbours() -> None:
-    pool = kernels.kv_pool(9, 3, 1, 20)  # blocks end within pages
+    pool = paged.kv_pool(9, 3, 1, 20)  # blocks end within pages
     view = np.array(pool, copy=False)
     view[...] = 1
 
-    kernels.release_blocks(pool, [4, 2])
-    kernels.release_blocks(pool, [])
+    paged.release_blocks(pool, [4, 2])
+    paged.release_blocks(pool, [])
 
     kept = [0, 1, 3, 5, 6, 7, 8]
     assert (view[kept] == 1).all()
@@ -180,9 +180,9 @@ def test_releasing_a_block_leaves_its_neighbours() -> None:
 
 @pytest.mark.parametrize("block", [-1, 9, 2**40])
 def test_a_block_that_is_not_there_is_not_released(block: int) -> None:
-    pool = kernels.kv_pool(9, 3, 1, 20)
+    pool = paged.kv_pool(9, 3, 1, 20)
 
     with pytest.raises(OperandRejected) as caught:
-        kernels.release_blocks(pool, [0, block])
+        paged.release_blocks(pool, [0, block])
 
     assert caught.value.operand == "block_ids"

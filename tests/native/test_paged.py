@@ -7,8 +7,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from native import kernels
-from native.kernels import BLOCK_TOKENS
+from native import kernels, paged
+from native.paged import BLOCK_TOKENS
 
 TOLERANCE = 1e-5
 SCALE = 0.125
@@ -87,7 +87,7 @@ class Layer:
             each.blocks = [numbers.pop() for _ in range(count)]
         self.shape = shape
         self.most_blocks = max(needed)
-        self.pool = kernels.kv_pool(sum(needed), NUM_LAYERS, shape.kv_heads, shape.width)
+        self.pool = paged.kv_pool(sum(needed), NUM_LAYERS, shape.kv_heads, shape.width)
 
     def step(self, chunks: Sequence[tuple[Conversation, int]]) -> list[np.ndarray]:
         """Let the next tokens of some conversations attend; returns what each conversation got."""
@@ -97,7 +97,7 @@ class Layer:
             return mx.array(np.concatenate([getattr(each, name)[part] for each, part in parts]))
 
         shape = self.shape
-        y = kernels.paged_attention(
+        y = paged.attention(
             packed("queries")[None],
             packed("keys")[None],
             packed("values")[None],
@@ -305,9 +305,9 @@ def test_only_its_own_places_of_the_pool_are_written() -> None:
 
 
 def test_steps_without_tokens_are_no_error() -> None:
-    pool = kernels.kv_pool(1, 1, 1, 8)
+    pool = paged.kv_pool(1, 1, 1, 8)
     none = mx.zeros((1, 0, 8))
 
     for rows in (mx.zeros((0, 3), mx.int32), mx.array([[0, 0, -1]], dtype=mx.int32)):
-        y = kernels.paged_attention(none, none, none, None, None, pool, rows, layer=0, scale=1.0)
+        y = paged.attention(none, none, none, None, None, pool, rows, layer=0, scale=1.0)
         assert np.array(y).shape == (1, 0, 8)

@@ -180,3 +180,28 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
             with pytest.raises(OperandRejected) as caught:
                 call()
             assert caught.value.operand == operand
+
+
+@pytest.mark.parametrize("width", [1, 31, 32, 33, 1000])
+def test_masks_forbid_all_but_what_their_bits_allow(width: int) -> None:
+    generator = np.random.default_rng(width)
+    logits = mx.array(generator.normal(0, 1, (5, width)).astype(np.float32))
+    words = generator.integers(0, 2**32, (5, (width + 31) // 32), dtype=np.uint32)
+    words[0], words[1] = 0, 0xFFFFFFFF
+
+    found = np.array(sampling.restrict(logits, mx.array(words)))
+
+    allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :width].astype(bool)
+    assert np.array_equal(found, np.where(allowed, np.array(logits), -np.inf))
+
+
+def test_nothing_behind_the_words_of_a_mask_is_allowed() -> None:
+    found = np.array(sampling.restrict(mx.zeros((1, 70)), mx.array([[0xFFFFFFFF]], dtype=mx.uint32)))
+
+    assert np.isfinite(found[0]).tolist() == [True] * 32 + [False] * 38
+
+
+@pytest.mark.parametrize("masks", [mx.zeros((2, 1), mx.uint32), mx.zeros((1, 1), mx.int32), mx.zeros((1,), mx.uint32)])
+def test_masks_that_do_not_fit_are_refused(masks: mx.array) -> None:
+    with pytest.raises(OperandRejected, match="masks"):
+        sampling.restrict(mx.zeros((1, 5)), masks)

@@ -13,9 +13,9 @@ from models.checkpoint.kv_scheme import AffineKV, KVScheme, KVSchemeError, Layer
 FULL, WINDOW = LayerShape(64), LayerShape(64, is_window=True)
 
 
-def refusal(text: str, group_size: int = 64, start: int = 0) -> str:
+def refusal(text: str) -> str:
     with pytest.raises(KVSchemeError) as caught:
-        KVScheme.from_text(text, option="kv", group_size=group_size, start=start)
+        KVScheme.from_text(text, option="kv")
     assert caught.value.option == "kv"
     assert str(caught.value) == f"kv: {caught.value.problem}"
     return caught.value.problem
@@ -31,6 +31,11 @@ def refusal(text: str, group_size: int = 64, start: int = 0) -> str:
         ("turbo", "turbo", TurboKV(8, 3), "turbo-k8v3"),
         ("turbo:k4v2", "turbo", TurboKV(4, 2), "turbo-k4v2"),
         ("turbo:k08v5", "turbo", TurboKV(8, 5), "turbo-k8v5"),
+        ("4:g32", "affine", AffineKV(4, 32), "kv4-g32"),
+        ("8:s512", "affine", AffineKV(8, 64, 512), "kv8-g64-start512"),
+        ("8:g128:s32", "affine", AffineKV(8, 128, 32), "kv8-g128-start32"),
+        ("turbo:s64", "turbo", TurboKV(8, 3, 64), "turbo-k8v3-start64"),
+        ("turbo:k4v2:s64", "turbo", TurboKV(4, 2, 64), "turbo-k4v2-start64"),
     ],
 )
 def test_reads_a_setting(text: str, kind: str, every: object, word: str) -> None:
@@ -59,8 +64,26 @@ def test_refuses_turbo_of_another_form(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["fp8", "16", " 8", "None", "TURBO", "turbo4", "kv8", "config.json"])
-def test_refuses_what_is_no_scheme(text: str) -> None:
-    assert refusal(text).startswith("must be none, 8, 4, config, turbo or turbo:k<bits>v<bits> (got ")
+@pytest.mark.parametrize("sizes", ["", ":s32"])
+def test_refuses_what_is_no_scheme(text: str, sizes: str) -> None:
+    assert refusal(text + sizes).startswith("must be none, 8, 4, config, turbo or turbo:k<bits>v<bits>, then :g<size> ")
+
+
+@pytest.mark.parametrize(
+    "text", ["8:", "8:g", "8:s", "8:s-32", "8:s32:g32", "8:s32:s32", "4:g32:g32", "8:x1", "8:s32\n"]
+)
+def test_refuses_sizes_of_another_form(text: str) -> None:
+    assert refusal(text).startswith("must be none, 8, 4, ")
+
+
+@pytest.mark.parametrize("text", ["turbo:g32", "turbo:k8v3:g64", "config:g32:s32", "none:g64"])
+def test_only_8_and_4_have_a_group_size(text: str) -> None:
+    assert refusal(text) == f'only 8 and 4 take a group size (got "{text}")'
+
+
+@pytest.mark.parametrize("text", ["none:s32", ":s32", "none:s0"])
+def test_nothing_starts_where_nothing_is_packed(text: str) -> None:
+    assert refusal(text) == f'none takes no start (got "{text}")'
 
 
 @given(st.text(max_size=300) | st.from_regex(r"turbo:k\d{0,6000}v\d*", fullmatch=True))
@@ -82,22 +105,21 @@ def problem_of(text: str) -> str:
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("start", [0, 32, 5024])
 def test_takes_a_group_size_and_a_start(group_size: int, start: int) -> None:
-    scheme = KVScheme.from_text("8", group_size=group_size, start=start)
+    scheme = KVScheme.from_text(f"8:g{group_size}:s{start}")
     assert scheme.every == AffineKV(8, group_size, start)
     assert scheme.word == f"kv8-g{group_size}" + (f"-start{start}" if start else "")
-    assert KVScheme.from_text("turbo", start=64).word == "turbo-k8v3-start64"
 
 
 @pytest.mark.parametrize(
-    ("choices", "problem"),
+    ("text", "problem"),
     [
-        ({"group_size": 16}, "the group size must be one of 32, 64, 128 (got 16)"),
-        ({"start": -32}, "the start must be a multiple of 32 tokens (got -32)"),
-        ({"start": 5000}, "the start must be a multiple of 32 tokens (got 5000)"),
+        ("8:g16", "the group size must be one of 32, 64, 128 (got 16)"),
+        ("4:s5000", "the start must be a multiple of 32 tokens (got 5000)"),
+        ("turbo:s1", "the start must be a multiple of 32 tokens (got 1)"),
     ],
 )
-def test_refuses_other_sizes(choices: dict[str, int], problem: str) -> None:
-    assert refusal("8", **choices) == problem
+def test_refuses_other_sizes(text: str, problem: str) -> None:
+    assert refusal(text) == problem
 
 
 def folder_with(folder: Path, content: str) -> Path:
@@ -107,7 +129,7 @@ def folder_with(folder: Path, content: str) -> Path:
 
 def test_config_packs_the_layers_that_the_checkpoint_names(tmp_path: Path) -> None:
     content = '[{"layer_idx": 2, "bits": 4, "group_size": 32}, {"layer_idx": 0, "bits": 8, "group_size": 64}]'
-    scheme = KVScheme.from_text("config", folder=folder_with(tmp_path, content), start=32)
+    scheme = KVScheme.from_text("config:s32", folder=folder_with(tmp_path, content))
     assert scheme.for_layers([FULL] * 3) == (AffineKV(8, 64, 32), PlainKV(), AffineKV(4, 32, 32))
     assert not scheme.is_plain
 
@@ -121,7 +143,7 @@ def test_the_word_of_a_config_stands_for_its_content(tmp_path: Path) -> None:
     words = [KVScheme.from_text("config", folder=folder_with(tmp_path, content)).word for content in contents]
     assert words[0] == words[1] != words[2]
     assert all(word.startswith("config-") for word in words)
-    started = KVScheme.from_text("config", folder=tmp_path, start=32)
+    started = KVScheme.from_text("config:s32", folder=tmp_path)
     assert started.word == f"{words[2]}-start32"
 
 
@@ -152,7 +174,7 @@ def test_turbo_refuses_other_heads(head_dim: int) -> None:
 @pytest.mark.parametrize(("head_dim", "group_size"), [(80, 32), (96, 64), (64, 128)])
 def test_affine_refuses_heads_that_are_no_whole_groups(head_dim: int, group_size: int) -> None:
     with pytest.raises(KVSchemeError, match=f"no multiple of the group size {group_size}"):
-        KVScheme.from_text("4", group_size=group_size).for_layer(0, head_dim)
+        KVScheme.from_text(f"4:g{group_size}").for_layer(0, head_dim)
 
 
 @pytest.mark.parametrize("text", ["8", "turbo"])

@@ -117,7 +117,7 @@ class Life:
     def share(self, slot: int) -> None:
         parts = self.cache.share(slot)
         assert len(parts) == len(self.plain[slot]) // BLOCK_TOKENS
-        self.parts.append((parts, self.plain[slot][: len(parts) * BLOCK_TOKENS]))
+        self.parts.append((list(parts), self.plain[slot][: len(parts) * BLOCK_TOKENS]))
 
     def adopt(self, slot: int, number: int) -> None:
         if not self.parts:

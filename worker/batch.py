@@ -1,6 +1,7 @@
 """Steps of many rows: forwards and draws, built and started without waiting for the device.
 
-The order of a decode step: `build` the forward of each row's last token, `start` it, `draw` the next token of each row.
+The order of a decode step: `build` the forward of what was read of each row, `start` it, `draw` the next token of each
+row. That is its last token, and more where a constraint left no choice about some.
 Where the device starts at once, the forward is built on tokens that are still on it, and the host reads them while it
 computes; rows that turn out to have ended are left out of the draw. Elsewhere the host reads first.
 
@@ -17,8 +18,6 @@ from models.registry import LoadedModel
 from models.step import NumericPath, RowPlan, StepPlan
 from worker.row import Row, RowOrderError, Underway
 from worker.sampling import Draw, Drawer, DrawPlan
-
-Mask = Items[bool] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Batch:
         return list(complete)
 
     def build(self, rows: Items[Row], *, is_ahead: bool) -> None:
-        """Build the forward of each row's last token, and of guesses behind it; nothing is computed yet.
+        """Build the forward of each row's last tokens, and of guesses behind them; nothing is computed yet.
 
         Args:
             rows: whose token was drawn.
@@ -77,14 +76,14 @@ class Batch:
         """Start what was built. MLX's CPU backend returns when most of it is computed, others at once."""
         mx.async_eval([forward.logits for forward in self._forwards])  # pyright: ignore[reportUnknownMemberType]
 
-    def draw(self, rows: Items[Row], masks: Items[Mask]) -> None:
-        """Start drawing the next tokens of rows whose forward was built; the others of a forward are left out.
+    def draw(self, rows: Items[Row]) -> None:
+        """Start drawing the next tokens of rows whose forward was built, but for those whose tokens are forced.
 
         Args:
-            rows: those that go on.
-            masks: for each what its constraint allows; None: everything.
+            rows: those that go on, each with its restriction if it has a constraint; the others of a forward are left
+                out.
         """
-        left = dict(zip(rows, masks, strict=True))
+        left = set(rows)
         forwards, self._forwards = self._forwards, []
         draws = [draw for forward in forwards if (draw := self._draw(forward, left)) is not None]
         if left:
@@ -104,11 +103,14 @@ class Batch:
     def _plan(self, row: Row, *, is_ahead: bool) -> RowPlan:
         start = self._cache.length(row.slot)
         if is_ahead:
+            row.num_computing = 1
             return RowPlan(row.slot, None, start, (0,))
-        tokens = (row.sequence.output_ids[-1], *row.guess())
-        return RowPlan(row.slot, tokens, start, tuple(range(len(tokens))))
+        pending = row.pending()
+        row.num_computing = len(pending)
+        tokens = pending + row.guess()
+        return RowPlan(row.slot, tokens, start, tuple(range(len(pending) - 1, len(tokens))))
 
-    def _draw(self, forward: Forward, left: dict[Row, Mask]) -> Draw | None:
+    def _draw(self, forward: Forward, left: set[Row]) -> Draw | None:
         plans: list[DrawPlan] = []
         places: list[int] = []
         drawn: list[tuple[Row, int]] = []
@@ -116,10 +118,13 @@ class Batch:
         for row in forward.rows:
             count = 1 + len(row.drafts)
             if row in left:
-                mask = left.pop(row)
-                drawn.append((row, len(plans)))
-                plans.extend(DrawPlan(row.sampler, ahead, mask) for ahead in range(count))
-                places.extend(range(first, first + count))
+                left.remove(row)
+                self._keep(row)
+                if not row.is_forced:
+                    mask = row.take_mask()
+                    drawn.append((row, len(plans)))
+                    plans.extend(DrawPlan(row.sampler, ahead, mask) for ahead in range(count))
+                    places.extend(range(first, first + count))
             first += count
         if not plans:
             return None
@@ -128,9 +133,13 @@ class Batch:
         underway = Underway(draw)
         for row, place in drawn:
             row.await_draw(underway, place)
-            if row.sequence.output_ids and not row.drafts:
-                self._cache.commit(row.slot, 1)
         return draw
+
+    def _keep(self, row: Row) -> None:
+        """Commit what is sure of a row's step; where it has guesses, that is known once its tokens are read."""
+        if row.num_computing and not row.drafts:
+            self._cache.commit(row.slot, row.num_computing)
+        row.num_computing = 0
 
 
 def _tokens_of(rows: Items[Row]) -> mx.array:

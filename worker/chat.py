@@ -10,10 +10,16 @@ from typing import Any
 from google.protobuf.struct_pb2 import Value
 from pomona.v1 import generation_pb2 as pb
 
+from worker.dialects.history import PastCall
 from worker.errors import InvalidField, UnsupportedOption
+from worker.tools import ToolUse, read_object, read_tools
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 256
+MAX_CALLS = 128
+MAX_CALL_ID_BYTES = 256
+MAX_CALL_NAME_BYTES = 256
+MAX_AUTHOR_BYTES = 64
 MAX_TEMPLATE_VARS = 64
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Every whole number up to here has its own float64, which is how the wire carries numbers of templates.
@@ -36,15 +42,18 @@ class ChatPrompt:
 
     Attributes:
         path: where it is in the request, for errors.
-        messages: role and content of each.
+        messages: role and content of each, and where it has them reasoning_content, name, tool_calls (of `PastCall`)
+            and tool_call_id.
         variables: JSON values by the name that the template reads.
         continue_final_message: the model goes on with the last message, which is its own.
+        tools: that it may call.
     """
 
     path: str
-    messages: tuple[Mapping[str, str], ...]
+    messages: tuple[Mapping[str, Any], ...]
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     continue_final_message: bool = False
+    tools: ToolUse = field(default_factory=ToolUse)
 
 
 def read_chat(chat: pb.ChatInput, path: str) -> ChatPrompt:
@@ -55,7 +64,8 @@ def read_chat(chat: pb.ChatInput, path: str) -> ChatPrompt:
         path: of the input in the request.
 
     Raises:
-        InvalidField: a role is missing, a message has both text and parts, or something is out of range.
+        InvalidField: a role is missing, a message has what its role cannot have, a tool or a call is none, or something
+            is out of range.
     """
     if not chat.messages:
         raise InvalidField(f"{path}.messages", "give at least one message")
@@ -64,7 +74,7 @@ def read_chat(chat: pb.ChatInput, path: str) -> ChatPrompt:
     messages = tuple(_read_message(each, f"{path}.messages[{index}]") for index, each in enumerate(chat.messages))
     if chat.continue_final_message and messages[-1]["role"] != "assistant":
         raise InvalidField(f"{path}.continue_final_message", "the final message is not the assistant's")
-    return ChatPrompt(path, messages, _read_variables(chat, path), chat.continue_final_message)
+    return ChatPrompt(path, messages, _read_variables(chat, path), chat.continue_final_message, read_tools(chat, path))
 
 
 def check_variables(chat: ChatPrompt, known: frozenset[str]) -> None:
@@ -88,7 +98,7 @@ def variable_path(name: str) -> str:
     return f"template_vars[{json.dumps(name)}]"
 
 
-def _read_message(message: pb.ChatMessage, path: str) -> Mapping[str, str]:
+def _read_message(message: pb.ChatMessage, path: str) -> Mapping[str, Any]:
     role = ROLES.get(message.role)
     if role is None:
         raise InvalidField(f"{path}.role", "give a role")
@@ -99,7 +109,48 @@ def _read_message(message: pb.ChatMessage, path: str) -> Mapping[str, str]:
     for index, part in enumerate(message.parts):
         if part.WhichOneof("part") is None:
             raise InvalidField(f"{path}.parts[{index}]", "the part is empty")
-    return {"role": role, "content": message.text or "".join(part.text for part in message.parts)}
+    _check_role(message, path)
+    content = message.text or "".join(part.text for part in message.parts)
+    calls = _read_calls(message, f"{path}.tool_calls")
+    more = {
+        # Templates know it by either name.
+        "reasoning_content": message.reasoning,
+        "reasoning": message.reasoning,
+        "tool_calls": calls,
+        "tool_call_id": message.tool_call_id,
+        "name": message.name,
+    }
+    return {"role": role, "content": content, **{key: value for key, value in more.items() if value}}
+
+
+def _check_role(message: pb.ChatMessage, path: str) -> None:
+    """Refuse what the author of a message does not write."""
+    if message.role != pb.ROLE_ASSISTANT:
+        for name in ("reasoning", "tool_calls"):
+            if getattr(message, name):
+                raise InvalidField(f"{path}.{name}", "only the assistant's messages have it")
+    if bool(message.tool_call_id) != (message.role == pb.ROLE_TOOL):
+        raise InvalidField(f"{path}.tool_call_id", "the messages of tools have it, and no others")
+    if len(message.tool_call_id.encode()) > MAX_CALL_ID_BYTES:
+        raise InvalidField(f"{path}.tool_call_id", f"at most {MAX_CALL_ID_BYTES} bytes")
+    if len(message.name.encode()) > MAX_AUTHOR_BYTES:
+        raise InvalidField(f"{path}.name", f"at most {MAX_AUTHOR_BYTES} bytes")
+
+
+def _read_calls(message: pb.ChatMessage, path: str) -> list[PastCall]:
+    if len(message.tool_calls) > MAX_CALLS:
+        raise InvalidField(path, f"at most {MAX_CALLS} calls")
+    return [_read_call(call, f"{path}[{index}]") for index, call in enumerate(message.tool_calls)]
+
+
+def _read_call(call: pb.ToolCall, path: str) -> PastCall:
+    if not 1 <= len(call.id.encode()) <= MAX_CALL_ID_BYTES:
+        raise InvalidField(f"{path}.id", f"1 to {MAX_CALL_ID_BYTES} bytes")
+    # A model may have called what no tool can be named.
+    if not 1 <= len(call.name.encode()) <= MAX_CALL_NAME_BYTES:
+        raise InvalidField(f"{path}.name", f"1 to {MAX_CALL_NAME_BYTES} bytes")
+    read_object(call.arguments_json, f"{path}.arguments_json")
+    return PastCall(call.id, call.name, call.arguments_json)
 
 
 def _read_variables(chat: pb.ChatInput, path: str) -> Mapping[str, Any]:

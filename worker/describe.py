@@ -14,6 +14,7 @@ from pomona.v1 import generation_pb2, model_pb2
 from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from models.checkpoint.config import GENERATION_CONFIG_FILE
 from models.checkpoint.errors import CheckpointError, CheckpointRejected
+from worker.abilities import Abilities, abilities_of
 
 EXIT_REJECTED = 3
 EXIT_USAGE = 2
@@ -29,6 +30,7 @@ _SAMPLING_RANGES = {
 _NEVER_ZERO = frozenset({"top_p", "repetition_penalty"})
 _MAX_TOKENS = (1 << 32) - 1
 _MAX_LOGPROBS = 20
+NO_ADAPTERS = "this build applies no adapters"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,11 +57,16 @@ def describe(path: Path) -> model_pb2.Model:
     Raises:
         CheckpointError: it is not there, corrupt, or nothing that this build runs.
     """
-    return model_message(open_checkpoint(path))
+    checkpoint = open_checkpoint(path)
+    return model_message(checkpoint, abilities_of(checkpoint.chat_template))
 
 
-def model_message(checkpoint: Checkpoint) -> model_pb2.Model:
+def model_message(checkpoint: Checkpoint, abilities: Abilities) -> model_pb2.Model:
     """Return the part of a `Model` message that follows from the checkpoint alone.
+
+    Args:
+        checkpoint: its headers.
+        abilities: what it can do beside plain text.
 
     Raises:
         CheckpointRejected: generation_config.json holds a default that no request could ask for.
@@ -70,7 +77,7 @@ def model_message(checkpoint: Checkpoint) -> model_pb2.Model:
         quantization=str(checkpoint.quantization or ""),
         tasks=[model_pb2.Model.TASK_GENERATE],
         limits=model_pb2.ModelLimits(max_context_tokens=checkpoint.limits.max_position_embeddings or 0),
-        generation=_capabilities(),
+        generation=_capabilities(abilities),
         default_sampling=default_sampling(checkpoint.generation_config),
         default_stopping=default_stopping(checkpoint.generation_config),
     )
@@ -117,16 +124,17 @@ def default_stopping(generation_config: Mapping[str, Any]) -> generation_pb2.Sto
     return generation_pb2.StoppingParams(max_tokens=limit)
 
 
-def _capabilities() -> model_pb2.GenerationCapabilities:
-    """Say what this build can do beside plain text."""
+def _capabilities(abilities: Abilities) -> model_pb2.GenerationCapabilities:
+    """Say what this build can do beside plain text with such a model, and why not otherwise."""
     return model_pb2.GenerationCapabilities(
         logprobs=True,
         max_logprobs=_MAX_LOGPROBS,
-        json_schema=False,
-        regex=False,
-        lark_grammar=False,
-        tool_calls=False,
-        reasoning=False,
+        json_schema=True,
+        regex=True,
+        lark_grammar=True,
+        tool_calls=abilities.dialect is not None,
+        reasoning=abilities.marks is not None,
         adapters=False,
         prefix_cache=True,
+        unavailable={**abilities.unavailable, "adapters": NO_ADAPTERS},
     )

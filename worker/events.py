@@ -1,8 +1,8 @@
 """What the engine tells a request's reader, in plain types.
 
-Order: `Started`, any number of `PrefillProgress`, then for each sequence any number of `TextDelta` and one
-`SequenceFinished`, those of several sequences mixed, and `Completed`. A request that fails ends with `Failed` instead,
-at any point of that order and with nothing after it.
+Order: any number of `Waiting`, `Started`, any number of `PrefillProgress`, then for each sequence any number of
+`TextDelta` and `ToolCallDelta` and one `SequenceFinished`, those of several sequences mixed, and `Completed`. A request
+that fails ends with `Failed` instead, at any point of that order and with nothing after it.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,20 @@ class FinishReason(Enum):
     STOP = "stop"
     MAX_TOKENS = "max_tokens"
     CONTEXT_LENGTH = "context_length"
+    TOOL_CALL = "tool_call"
+    CONSTRAINT_COMPLETE = "constraint_complete"
+
+
+class Channel(Enum):
+    """What a piece of output is."""
+
+    CONTENT = "content"
+    REASONING = "reasoning"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request: what its prompt holds and what was sampled, the token that ended it included.
+    """Tokens of one request: what its prompt holds and what was put out, the token that ended it included.
 
     Attributes:
         prompt_tokens: of the prompt, once, however many sequences there are.
@@ -28,6 +37,8 @@ class Usage:
         cached_prompt_tokens: of the prompt's, those whose keys and values came from an earlier request.
         drafted_tokens: guessed ahead.
         accepted_draft_tokens: of these, those that were right.
+        reasoning_tokens: of the completion's, those of the reasoning, its closing mark included.
+        forced_tokens: of the completion's, those that could be no other and so were not drawn.
     """
 
     prompt_tokens: int = 0
@@ -35,6 +46,8 @@ class Usage:
     cached_prompt_tokens: int = 0
     drafted_tokens: int = 0
     accepted_draft_tokens: int = 0
+    reasoning_tokens: int = 0
+    forced_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,13 @@ class TokenDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """The request waits for a slot, and so many sequences before its own."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The prefill of the request begins."""
 
@@ -90,14 +110,34 @@ class PrefillProgress:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """New output since the previous delta: whole code points, which may be none while a stop string can still match.
+    """New output of one channel since its previous delta: whole code points.
 
-    `token_count` adds up to the completion tokens of the usage. `tokens` is empty unless the request asked for details.
+    There may be none of them while a stop string or a mark can still follow, or a tool call is read. `token_count` adds
+    up to the completion tokens of the usage, and in the reasoning to its reasoning tokens. `tokens` is empty unless the
+    request asked for details.
     """
 
     text: str
     tokens: tuple[TokenDetail, ...] = ()
     token_count: int = 0
+    sequence_index: int = 0
+    channel: Channel = Channel.CONTENT
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A whole call of a tool; its tokens are counted by the deltas of text around it.
+
+    Attributes:
+        call_index: from 0 within its sequence.
+        id: unique, and the same whenever this request is read.
+        arguments_json: one JSON object.
+    """
+
+    call_index: int
+    id: str
+    name: str
+    arguments_json: str
     sequence_index: int = 0
 
 
@@ -128,4 +168,4 @@ class Failed:
     usage: Usage
 
 
-Event = Started | PrefillProgress | TextDelta | SequenceFinished | Completed | Failed
+Event = Waiting | Started | PrefillProgress | TextDelta | ToolCallDelta | SequenceFinished | Completed | Failed

@@ -6,8 +6,9 @@ from models.blocks import Part
 from models.layers.cache import Cache
 from worker.events import Usage
 from worker.job import Job
+from worker.phases import PhaseClock
 from worker.row import Row
-from worker.sequence import PhaseClock, Sequence, State, TextRequest
+from worker.sequence import Sequence, State, TextRequest
 
 # From the start of a request to its end: a request is as far as the first of its sequences that has not ended.
 _ORDER = (State.DECODING, State.PAUSED, State.PREFILLING, State.QUEUED)
@@ -57,6 +58,8 @@ class SequenceGroup:
             cached_prompt_tokens=self.num_cached,
             drafted_tokens=sum(sequence.num_drafted for sequence in sequences),
             accepted_draft_tokens=sum(sequence.num_accepted for sequence in sequences),
+            reasoning_tokens=sum(sequence.num_reasoning for sequence in sequences),
+            forced_tokens=sum(sequence.num_forced for sequence in sequences),
         )
 
     def row(self, sequence: Sequence) -> Row:
@@ -73,7 +76,7 @@ class SequenceGroup:
     def share(self, cache: Cache, slot: int) -> None:
         """Keep the prompt's blocks for the sequences that follow, until the last of them has started."""
         if len(self.rows) > 1:
-            self.shared = cache.share(slot)
+            self.shared = cache.lend(slot)
 
     def let_go(self) -> None:
         """Give the shared blocks back once nobody will start behind them."""

@@ -1,6 +1,7 @@
 """A model with all that computing its text takes."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import mlx.core as mx
 
@@ -9,9 +10,12 @@ from models.layers.cache import Cache
 from models.registry import LoadedModel
 from models.step import NumericPath
 from worker.batch import Batch
+from worker.detokenizer import Detokenizer
 from worker.errors import ContextTooLong, InvalidField
 from worker.prefixes import Prefixes, PrefixSettings
-from worker.sequence import TextRequest
+from worker.row import Row
+from worker.sampling import Sampler
+from worker.sequence import Sequence, TextRequest, seed_of
 from worker.text_settings import TextSettings
 
 # Freed arrays that MLX keeps for the next ones. A recorded forward frees and takes arrays of all sizes in turn, and the
@@ -50,7 +54,8 @@ class LoadedText:
         if loaded.arithmetic.name == "native":
             mx.set_cache_limit(MLX_POOL_BYTES)
         context_tokens = settings.context_tokens(loaded.checkpoint.limits.max_position_embeddings)
-        kv_tokens = settings.kv_tokens(context_tokens, loaded.token_bytes)
+        row_bytes = loaded.sequence_bytes(context_tokens) - context_tokens * loaded.token_bytes
+        kv_tokens = settings.kv_tokens(context_tokens, loaded.token_bytes, row_bytes)
         prefix_tokens = settings.prefixes.max_bytes // loaded.token_bytes
         cache = loaded.make_cache(settings.max_batch_rows, kv_tokens, prefix_tokens)
         return cls(
@@ -83,6 +88,39 @@ class LoadedText:
             raise InvalidField("spec.token_ids", f"the model has token ids below {self.vocab_size}")
         if any(not 0 <= token_id < self.vocab_size for token_id in request.sampling.logit_bias):
             raise InvalidField("spec.sampling.logit_bias", f"the model has token ids below {self.vocab_size}")
+
+    def rows(self, request: TextRequest) -> list[Row]:
+        """Return a row for each output that a request wants, the first the leader of the others."""
+        sequences: list[Sequence] = []
+        for index in range(request.num_sequences):
+            sequences.append(self._sequence(request, index, sequences[0] if sequences else None))
+        return [Row(sequence, self.cache, partial(self._sampler, sequence)) for sequence in sequences]
+
+    def _sequence(self, request: TextRequest, index: int, leader: Sequence | None) -> Sequence:
+        tokenizer = self.model.tokenizer
+        return Sequence(
+            request,
+            Detokenizer(
+                tokenizer.token_bytes,
+                strip_leading_space=tokenizer.strips_leading_space,
+                shown=request.form.shown,
+            ),
+            self.max_context_tokens,
+            constraint=None if request.make_constraint is None else request.make_constraint(),
+            index=index,
+            leader=leader,
+        )
+
+    def _sampler(self, sequence: Sequence) -> Sampler:
+        request = sequence.request
+        return Sampler(
+            replace(request.sampling, seed=seed_of(request.sampling.seed, sequence.index)),
+            request.prompt_ids,
+            min_tokens=request.stopping.min_tokens,
+            end_ids=request.stopping.eos_token_ids | request.stopping.stop_token_ids,
+            exempt_ids=self.model.checkpoint.eos_token_ids,
+            top_logprobs=request.top_logprobs,
+        )
 
     def rest(self) -> None:
         """Give back to the system what idling needs no memory for."""

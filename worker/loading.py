@@ -16,15 +16,21 @@ from models.checkpoint.tokenizer import TOKENIZER_FILE
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath, RowPlan, StepPlan
 from native import kernels
+from worker.abilities import Abilities, abilities_of
 from worker.chunks import REFERENCE_CHUNK_TOKENS
+from worker.constraints.compiler import GrammarCompiler
+from worker.constraints.tokens import constrained_tokens
 from worker.describe import model_message
+from worker.dialects.choosing import UnknownDialectError
 from worker.errors import ModelLoadFailed
 from worker.prefixes import PrefixSettings
 from worker.prompting import Prompter
+from worker.reasoning import MarksError
 from worker.sequence import SamplingSettings
 from worker.served import ServedModel
 from worker.settings import WorkerSettings
 from worker.shortcuts import MAX_DRAFT_TOKENS
+from worker.steerer import Steerer
 from worker.templates import Template, TemplateRenderer
 from worker.text_settings import TextSettings
 from worker.validation import MAX_SEQUENCES, SAMPLING_RANGES, ModelFacts
@@ -51,7 +57,8 @@ def make_workload(settings: WorkerSettings, on_template: Callable[[Template], No
         report(LoadProgress("headers", 0, 0))
         checkpoint = open_checkpoint(Path(settings.checkpoint))
         check_serves(checkpoint, settings.context_tokens)
-        if (template := _template(checkpoint)) is not None:
+        abilities = told_abilities(checkpoint, settings)
+        if (template := _template(checkpoint, abilities)) is not None:
             on_template(template)
         try:
             return _load(checkpoint, settings, report)
@@ -108,6 +115,20 @@ def _settle_kernels(loaded: LoadedModel, settings: WorkerSettings) -> None:
         log.warning("MLX computes everything, without native kernels: %s", why)
 
 
+def told_abilities(checkpoint: Checkpoint, settings: WorkerSettings) -> Abilities:
+    """Return what a checkpoint can do beside plain text, as its template and the settings say.
+
+    Raises:
+        ModelLoadFailed: the settings name no usable marks of reasoning, or no dialect of tool calls that there is.
+    """
+    try:
+        return abilities_of(checkpoint.chat_template, marks=settings.reasoning_marks, dialect=settings.tool_dialect)
+    except MarksError as error:
+        raise ModelLoadFailed(f"reasoning_marks: {error}", option="reasoning_marks") from error
+    except UnknownDialectError as error:
+        raise ModelLoadFailed(f"tool_dialect: {error}", option="tool_dialect") from error
+
+
 def check_serves(checkpoint: Checkpoint, context_tokens: int | None) -> None:
     """Refuse a checkpoint that could be loaded and still not answer.
 
@@ -149,7 +170,8 @@ def served_model(
     loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings, template: TemplateRenderer | None
 ) -> ServedModel:
     """Return what the services need of a loaded model."""
-    described = model_message(loaded.checkpoint)
+    abilities = told_abilities(loaded.checkpoint, settings)
+    described = model_message(loaded.checkpoint, abilities)
     facts = ModelFacts(
         vocab_size=int(loaded.checkpoint.config["vocab_size"]),
         max_context_tokens=max_context_tokens,
@@ -159,17 +181,24 @@ def served_model(
         max_sequences=min(MAX_SEQUENCES, settings.max_batch_rows + settings.max_queue_requests),
         # Guesses make steps of several tokens, whose last bits are not those of single ones there.
         max_draft_tokens=0 if loaded.path is NumericPath.REFERENCE else MAX_DRAFT_TOKENS,
+        abilities=abilities,
     )
-    prompter = Prompter(loaded.tokenizer, template, max_context_tokens)
+    prompter = Prompter(loaded.tokenizer, template, max_context_tokens, abilities)
+    ends = loaded.checkpoint.eos_token_ids
+
+    def make_compiler() -> GrammarCompiler:
+        return GrammarCompiler(constrained_tokens(loaded.tokenizer, facts.vocab_size, ends))
+
+    steerer = Steerer(abilities, loaded.tokenizer, make_compiler, facts.vocab_size)
     resolved = common_pb2.ResolvedModel(
         model=settings.model, revision=loaded.checkpoint.revision, worker_instance_id=settings.instance_id
     )
-    return ServedModel(prompter, facts, loaded.checkpoint.eos_token_ids, resolved)
+    return ServedModel(prompter, steerer, facts, ends, resolved)
 
 
 def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings) -> model_pb2.Model:
     """Return the loaded model with its limits and how it runs."""
-    message = model_message(loaded.checkpoint)
+    message = model_message(loaded.checkpoint, told_abilities(loaded.checkpoint, settings))
     message.model = settings.model
     message.limits.max_context_tokens = max_context_tokens
     message.limits.max_output_tokens = max_context_tokens - 1
@@ -192,11 +221,12 @@ def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: Worke
     return message
 
 
-def _template(checkpoint: Checkpoint) -> Template | None:
+def _template(checkpoint: Checkpoint, abilities: Abilities) -> Template | None:
     if checkpoint.chat_template is None:
         return None
     tokenizer = checkpoint.tokenizer()
-    return Template(checkpoint.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+    tells_tail = abilities.marks is not None
+    return Template(checkpoint.chat_template, tokenizer.bos_token, tokenizer.eos_token, tells_tail)
 
 
 def _default_sampling(defaults: generation_pb2.SamplingParams) -> SamplingSettings:

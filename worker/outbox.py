@@ -1,7 +1,7 @@
 """What a request's reader has not taken yet.
 
-The engine never waits for a reader: events pile up here, waiting deltas of a sequence merge into one, and the bytes are
-bounded by the engine pausing the rows while `is_full`.
+The engine never waits for a reader: events pile up here, waiting deltas of a sequence merge into one as long as its
+channel stays the same, and the bytes are bounded by the engine pausing the rows while `is_full`.
 """
 
 import asyncio
@@ -11,16 +11,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from worker.events import Completed, Event, Failed, PrefillProgress, TextDelta, TokenDetail
+from worker.events import (
+    Channel,
+    Completed,
+    Event,
+    Failed,
+    PrefillProgress,
+    TextDelta,
+    TokenDetail,
+    ToolCallDelta,
+    Waiting,
+)
 
 DETAIL_BYTES = 16
 
 
 @dataclass(slots=True)
 class _Held:
-    """Deltas of one sequence that go out as one, the first of them since a time of the clock."""
+    """Deltas of one sequence and channel that go out as one, the first of them since a time of the clock."""
 
     since: float
+    channel: Channel
     parts: list[TextDelta] = field(default_factory=list[TextDelta])
     num_tokens: int = 0
 
@@ -35,7 +46,8 @@ class Outbox:
         max_bytes: of text and token details that may wait.
         coalesce_tokens: hold a sequence's delta back until it has so many tokens; 0: no such bound.
         coalesce_interval_s: hold it back for so long at most; 0: no such bound. Whichever bound is reached first lets
-            the delta go, and a full outbox, or any event behind that is no delta, lets those of all sequences go.
+            the delta go, as does the next delta of another channel or call of a tool; a full outbox, or any other event
+            behind, lets those of all sequences go.
         clock: monotonic seconds.
     """
 
@@ -86,9 +98,12 @@ class Outbox:
         self._is_complete = isinstance(event, Completed | Failed)
         if isinstance(event, TextDelta):
             self._hold(event)
+        elif isinstance(event, ToolCallDelta):
+            self._seal([event.sequence_index])
+            self._events.append(event)
         else:
             self._seal(list(self._held))
-            if isinstance(event, PrefillProgress) and self._events and isinstance(self._events[-1], PrefillProgress):
+            if isinstance(event, PrefillProgress | Waiting) and self._events and _is_alike(event, self._events[-1]):
                 self._events.pop()
             self._events.append(event)
         self._arrived.set()
@@ -120,8 +135,11 @@ class Outbox:
 
     def _hold(self, delta: TextDelta) -> None:
         held = self._held.get(delta.sequence_index)
+        if held is not None and held.channel is not delta.channel:
+            self._seal([delta.sequence_index])
+            held = None
         if held is None:
-            held = self._held[delta.sequence_index] = _Held(self._clock())
+            held = self._held[delta.sequence_index] = _Held(self._clock(), delta.channel)
         held.parts.append(delta)
         held.num_tokens += delta.token_count
 
@@ -147,10 +165,12 @@ class Outbox:
 
     def _seal(self, indexes: list[int]) -> None:
         for index in indexes:
-            held = self._held.pop(index)
+            held = self._held.pop(index, None)
+            if held is None:
+                continue
             text = "".join(part.text for part in held.parts)
             tokens = tuple(token for part in held.parts for token in part.tokens)
-            self._events.append(TextDelta(text, tokens, held.num_tokens, index))
+            self._events.append(TextDelta(text, tokens, held.num_tokens, index, held.channel))
 
     def _count_taken(self, num_bytes: int) -> None:
         was_full = self.is_full
@@ -159,10 +179,18 @@ class Outbox:
             self._on_room()
 
 
+def _is_alike(event: Event, other: Event) -> bool:
+    return type(event) is type(other)
+
+
 def _size(event: Event) -> int:
-    if not isinstance(event, TextDelta):
-        return 0
-    return len(event.text.encode()) + sum(_detail_size(token) for token in event.tokens)
+    match event:
+        case TextDelta():
+            return len(event.text.encode()) + sum(_detail_size(token) for token in event.tokens)
+        case ToolCallDelta():
+            return len(event.name.encode()) + len(event.arguments_json.encode())
+        case _:
+            return 0
 
 
 def _detail_size(token: TokenDetail) -> int:

@@ -7,15 +7,18 @@ first of the line is always a leaf, and making room takes it, whatever the tree 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from models.blocks import BLOCK_TOKENS, Part
-from worker.prefix_store import PrefixStore
+from worker.prefix_store import PrefixStore, Write
 
 # Half a second of reading at the 500 MB/s of a plain SSD, and the 4,096 tokens of a small model.
 MAX_READ_BYTES = 256 << 20
+# What one call copies for the disk: some 10 ms.
+MAX_WRITE_BYTES = 16 << 20
+MAX_UNWRITTEN_PATHS = 64
 
 _Key = tuple[int, ...]
 
@@ -28,7 +31,8 @@ class _Node:
     part: Part
     num_bytes: int
     siblings: dict[_Key, _Node]  # where it stands itself
-    is_offered: bool = False  # to the disk, which took it
+    write: Write | None = None  # to the disk, which took it
+    is_held: bool = True
     children: dict[_Key, _Node] = field(default_factory=dict["_Key", "_Node"])
 
 
@@ -44,7 +48,7 @@ class PrefixCache:
         max_read_bytes: that one `find` reads from the disk.
 
     Attributes:
-        nbytes: held in memory.
+        nbytes: held in memory, what `hold` counts among it.
         lookup_tokens: of all prompts that were looked up, as far as they could have been found.
         hit_tokens: of them, those found.
         evictions_total: blocks that had to go for others.
@@ -67,6 +71,8 @@ class PrefixCache:
         self._max_read_bytes = max_read_bytes
         self._roots: dict[str, dict[_Key, _Node]] = {}
         self._line: OrderedDict[_Node, None] = OrderedDict()  # least recently used first
+        self._unwritten: deque[list[_Node]] = deque()
+        self._aside_bytes = 0
         self.nbytes = 0
         self.lookup_tokens = 0
         self.hit_tokens = 0
@@ -129,10 +135,53 @@ class PrefixCache:
         self._use(path)
         self._shrink(self._max_bytes)
 
+    def hold(self, parts: Sequence[Part]) -> list[Part]:
+        """Count parts as held that nobody may find yet, making room for them.
+
+        Returns:
+            The first of them, as many as fit the cap beside all others that are held so; the rest is dropped.
+        """
+        num_kept = 0
+        for part in parts:
+            if self._aside_bytes + part.nbytes > self._max_bytes:
+                break
+            self._aside_bytes += part.nbytes
+            self.nbytes += part.nbytes
+            num_kept += 1
+        for part in parts[num_kept:]:
+            part.drop()
+        self._shrink(self._max_bytes)
+        return list(parts[:num_kept])
+
+    def let_go(self, parts: Sequence[Part]) -> None:
+        """Count parts that `hold` returned no longer: they are to be added or dropped at once."""
+        num_bytes = sum(part.nbytes for part in parts)
+        self._aside_bytes -= num_bytes
+        self.nbytes -= num_bytes
+
+    def write_on(self, wait_s: float = 0.0) -> bool:
+        """Have the disk take more of what it had no room for; return whether something is left that it may take soon.
+
+        Args:
+            wait_s: for room.
+        """
+        if self._store is None or not self._unwritten:
+            return False
+        if wait_s:
+            self._store.wait_for_room(wait_s)
+        if self._offer(self._store, self._unwritten[0]):
+            self._unwritten.popleft()
+        return bool(self._unwritten)
+
     def clear(self) -> None:
         """Drop all blocks in memory; those on disk stay."""
         while self._line:
             self._drop_first()
+
+    @property
+    def _room_bytes(self) -> int:
+        """Cap of what can be found."""
+        return self._max_bytes - self._aside_bytes
 
     def _walk(self, namespace: str, keys: Sequence[_Key]) -> list[_Node]:
         path: list[_Node] = []
@@ -150,7 +199,7 @@ class PrefixCache:
         level = path[-1].children if path else self._roots.get(namespace, {})
         node = level.get(key)
         num_bytes = part.nbytes
-        fits = path_bytes + num_bytes <= self._max_bytes
+        fits = path_bytes + num_bytes <= self._room_bytes
         if node is None:
             return self._insert(namespace, path, key, part) if fits else None
         if num_bytes <= node.num_bytes or not fits:
@@ -158,7 +207,7 @@ class PrefixCache:
             return node
         node.part.drop()
         self.nbytes += num_bytes - node.num_bytes
-        node.part, node.num_bytes, node.is_offered = part, num_bytes, False
+        node.part, node.num_bytes, node.write = part, num_bytes, None
         return node
 
     def _insert(self, namespace: str, path: Sequence[_Node], key: _Key, part: Part) -> _Node:
@@ -181,7 +230,7 @@ class PrefixCache:
         self._order(path)
 
         def has_room(num_bytes: int) -> bool:
-            if path_bytes + num_bytes > self._max_bytes:
+            if path_bytes + num_bytes > self._room_bytes:
                 return False
             self._shrink(self._max_bytes - num_bytes)
             return True
@@ -192,11 +241,11 @@ class PrefixCache:
                 part = store.get(self._name(namespace, path, key), key, has_room)
                 if part is None:
                     break
-                if path_bytes + part.nbytes > self._max_bytes:
+                if path_bytes + part.nbytes > self._room_bytes:
                     part.drop()
                     break
                 path.append(self._insert(namespace, path, key, part))
-                path[-1].is_offered = True
+                path[-1].write = Write()
                 path_bytes += path[-1].num_bytes
                 num_read += path[-1].num_bytes
                 self._shrink(self._max_bytes)
@@ -212,16 +261,34 @@ class PrefixCache:
         self._order(path)
         if self._store is None or not path:
             return
-        names: list[bytes] = []
+        kept = self._kept(self._store, path)
+        if not self._offer(self._store, kept) and len(self._unwritten) < MAX_UNWRITTEN_PATHS:
+            self._unwritten.append(kept)
+        self._store.touch([node.name for node in kept])
+
+    def _kept(self, store: PrefixStore, path: Sequence[_Node]) -> list[_Node]:
         path_bytes = 0
-        for node in path:
+        for index, node in enumerate(path):
             path_bytes += node.num_bytes
-            if not self._store.holds(len(names) + 1, path_bytes):
-                break
-            if not node.is_offered:
-                node.is_offered = self._store.put(node.name, node.key, node.part)
-            names.append(node.name)
-        self._store.touch(names)
+            if not store.holds(index + 1, path_bytes):
+                return list(path[:index])
+        return list(path)
+
+    def _offer(self, store: PrefixStore, path: Sequence[_Node]) -> bool:
+        """Have the disk take a path's blocks that it has not; return False where it will take more of them soon."""
+        num_bytes = 0
+        for node in path:
+            if not node.is_held:
+                return True  # nor are those behind it
+            if node.write is not None and not node.write.has_failed:
+                continue
+            if num_bytes >= MAX_WRITE_BYTES:
+                return False
+            node.write = store.put(node.name, node.key, node.part)
+            if node.write is None:
+                return not store.could_put(node.num_bytes)
+            num_bytes += node.num_bytes
+        return True
 
     def _order(self, path: Sequence[_Node]) -> None:
         for node in reversed(path):
@@ -238,6 +305,7 @@ class PrefixCache:
         if not self._roots[node.namespace]:
             del self._roots[node.namespace]
         self.nbytes -= node.num_bytes
+        node.is_held = False
         node.part.drop()
 
 

@@ -2,10 +2,11 @@
 
 A block is written when it enters memory, so that what a kill leaves behind is what was computed until then. Its bytes
 are copied out of the cache on the caller's thread, since only that one may touch the device; the file is written on
-another, behind a bounded queue. When the queue is full the block is not taken, and the cache offers it again when it
-is next used. Blocks are read on the caller's thread, which needs them at once.
+another, behind a bounded queue. When the queue is full the block is not taken, and the cache offers it again when there
+is room. Blocks are read on the caller's thread, which needs them at once.
 
-A disk that is full or may not be written stops the writing for a minute, with one line in the log.
+A disk that is full or may not be written stops the writing for a minute, with one line in the log. What could not be
+written meanwhile is offered again when it is used after that.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from models.blocks import Part
@@ -62,6 +64,17 @@ class StoreCounters:
     num_damaged: int = 0
 
 
+@dataclass(slots=True)
+class Write:
+    """A block on its way to the disk, or there.
+
+    Attributes:
+        has_failed: it did not get there; set by the thread that writes.
+    """
+
+    has_failed: bool = False
+
+
 class PrefixStore:
     """Blocks in files, found by the tokens of their whole prefix.
 
@@ -94,7 +107,7 @@ class PrefixStore:
         self._writer = BackgroundWriter(max_waiting_bytes)
         self.counters = StoreCounters()
         self._try(self._open)
-        self._writer.add(lambda: self._try(self._folder.tidy))
+        self._writer.add(self._tidy)
 
     @property
     def nbytes(self) -> int:
@@ -117,15 +130,24 @@ class PrefixStore:
         """Return the name of a block of tokens after the block or root of name `parent`."""
         return self._format.child(parent, token_ids)
 
-    def put(self, name: bytes, token_ids: Sequence[int], part: Part) -> bool:
-        """Have a block written some time; return whether it was taken."""
-        is_taken = self._is_writing() and self._writer.has_room(part.nbytes)
-        if is_taken:
-            payload = self._codec.write(part)
-            tokens = tuple(token_ids)
-            is_taken = self._writer.add(lambda: self._write(name, tokens, payload), len(payload))
-        self.counters.num_refused += not is_taken
-        return is_taken
+    def put(self, name: bytes, token_ids: Sequence[int], part: Part) -> Write | None:
+        """Have a block written some time; None: it was not taken."""
+        write: Write | None = None
+        if self._is_writing() and self._writer.has_room(part.nbytes):
+            payload, tokens, write = self._codec.write(part), tuple(token_ids), Write()
+            job = partial(self._write, name, tokens, payload, write)
+            if not self._writer.add(job, len(payload)):
+                write = None
+        self.counters.num_refused += write is None
+        return write
+
+    def could_put(self, num_bytes: int) -> bool:
+        """Say whether a block of so many bytes would be taken now, or soon without anything but waiting."""
+        return self._is_writing() and self._writer.could_take(num_bytes)
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until there is room for more blocks to write."""
+        self._writer.wait_for_room(timeout_s)
 
     def get(self, name: bytes, token_ids: Sequence[int], has_room: Callable[[int], bool]) -> Part | None:
         """Read a block back.
@@ -172,12 +194,17 @@ class PrefixStore:
             raise
         self._is_trusted = True
 
+    def _tidy(self) -> None:
+        self._try(self._folder.tidy)
+
     def _is_writing(self) -> bool:
         return self._paused_until is None or self._clock() >= self._paused_until
 
-    def _write(self, name: bytes, token_ids: Sequence[int], payload: bytes) -> None:
-        if self._is_writing() and len(payload) + HEADER_BYTES <= MAX_FILE_BYTES:
-            self._try(lambda: self._add_file(name, [self._format.head(name, token_ids, payload), payload]))
+    def _write(self, name: bytes, token_ids: Sequence[int], payload: bytes, write: Write) -> None:
+        if len(payload) + HEADER_BYTES > MAX_FILE_BYTES:
+            return
+        pieces = [self._format.head(name, token_ids, payload), payload]
+        write.has_failed = not (self._is_writing() and self._try(lambda: self._add_file(name, pieces)))
 
     def _add_file(self, name: bytes, pieces: Sequence[bytes]) -> None:
         self._open()
@@ -186,7 +213,7 @@ class PrefixStore:
             self._paused_until = None
             _log.info("the prefix cache's disk is written again")
 
-    def _try(self, action: Callable[[], None]) -> None:
+    def _try(self, action: Callable[[], None]) -> bool:
         try:
             action()
         except OSError as error:
@@ -196,6 +223,8 @@ class PrefixStore:
                     "prefix_cache_folder cannot be used; the prefix cache goes on without it", extra={"reason": reason}
                 )
             self._paused_until = self._clock() + PAUSE_S
+            return False
+        return True
 
     def _read(self, path: Path, name: bytes, token_ids: Sequence[int], has_room: Callable[[int], bool]) -> Part | None:
         with open_block(path) as stream:

@@ -23,10 +23,21 @@ class BackgroundWriter:
         self._changed = threading.Condition()
         threading.Thread(target=self._work, name="prefix-writer", daemon=True).start()
 
+    def could_take(self, num_bytes: int) -> bool:
+        """Return whether a job that holds so many bytes would be taken now, or once others are done."""
+        return not self._is_closed and num_bytes <= self._max_waiting_bytes
+
     def has_room(self, num_bytes: int) -> bool:
         """Return whether a job that holds so many bytes would be taken."""
         with self._changed:
             return self._fits(num_bytes)
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until half of what may wait is free, or nothing more is taken."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_closed or self._waiting_bytes <= self._max_waiting_bytes // 2, timeout_s
+            )
 
     def add(self, job: Callable[[], None], num_bytes: int = 0) -> bool:
         """Take a job that holds so many bytes, or return False."""

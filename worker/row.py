@@ -5,8 +5,10 @@ from functools import cached_property
 
 from models.layers.cache import Cache
 from worker.drafts import Drafter
+from worker.masks import Mask
+from worker.restriction import Restriction
 from worker.sampling import Draw, Sampler
-from worker.sequence import Drawn, Sequence
+from worker.sequence import Advance, Drawn, Sequence
 
 
 class RowOrderError(RuntimeError):
@@ -30,8 +32,14 @@ class Underway:
         self._drawn: list[Drawn | None] | None = None
 
     def read(self) -> list[Drawn | None]:
-        """Wait for the tokens; None for those whose logits were not numbers."""
+        """Wait for the tokens; None for those whose logits were not numbers.
+
+        Raises:
+            RuntimeError: computing them failed; to whoever asks again they are none.
+        """
         if self._drawn is None:
+            # MLX says once what went wrong, and from then on gives numbers that mean nothing.
+            self._drawn = [None] * self.tokens.size
             self._drawn = self._draw.read()
         return self._drawn
 
@@ -48,6 +56,10 @@ class Row:
         num_published: blocks of its tokens that other requests may share already.
         num_reached: blocks of its prompt that were found so far, while more are read from the disk.
         drafts: guesses that the step under way computes behind the last token.
+        restriction: what its constraint says of the tokens to come; None: it was not asked since the last draw.
+        num_computing: tokens that its step under way adds for good.
+        num_read: tokens that the sequence took when `advance` read last; those past its end are none of it.
+        was_drawn: whether these were drawn, and not forced.
         last_read: when its last tokens were read, in seconds of the engine's clock; None: none yet.
     """
 
@@ -56,6 +68,10 @@ class Row:
         self.num_published = 0
         self.num_reached = 0
         self.drafts: tuple[int, ...] = ()
+        self.restriction: Restriction | None = None
+        self.num_computing = 0
+        self.num_read = 0
+        self.was_drawn = False
         self.last_read: float | None = None
         self._cache = cache
         self._make_sampler = make_sampler
@@ -80,6 +96,11 @@ class Row:
     def is_drafting(self) -> bool:
         """Whether its next steps may have more than one token."""
         return self._drafter is not None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the tokens that come next are known, and no draw is under way."""
+        return self.restriction is not None and bool(self.restriction.forced)
 
     @property
     def slot(self) -> int:
@@ -111,6 +132,29 @@ class Row:
             self.drafts = self._drafter.draft(limit)
         return self.drafts
 
+    def pending(self) -> tuple[int, ...]:
+        """Return the tokens that were read, and whose keys and values are not computed yet."""
+        start = self._cache.length(self.slot) - len(self.sequence.request.prompt_ids)
+        return tuple(self.sequence.output_ids[start:])
+
+    def advance(self) -> list[Advance]:
+        """Read the tokens that come next, drawn or forced, and let the sequence take them, up to its end.
+
+        Raises:
+            LogitsNotFiniteError: logits were not numbers.
+            TokenNotAllowedError: the constraint does not take what it allowed.
+            WorkerError: the constraint has failed.
+        """
+        num_before = len(self.sequence.output_ids)
+        advances = self._advance_forced() or self._advance_drawn()
+        self.num_read = len(self.sequence.output_ids) - num_before
+        return advances
+
+    def take_mask(self) -> Mask | None:
+        """Return which tokens may be drawn, once."""
+        restriction, self.restriction = self.restriction, None
+        return None if restriction is None else restriction.mask
+
     def take(self) -> list[Drawn]:
         """Wait for the draw and return the tokens that it gave: one, and one more for each guess that was right.
 
@@ -131,6 +175,26 @@ class Row:
             if self._drafter is not None:
                 self._drafter.add(drawn.token_id)
         return accepted
+
+    def _advance_forced(self) -> list[Advance]:
+        """Let the sequence take what is forced; nothing is returned where nothing is."""
+        if self.restriction is None or not self.restriction.forced:
+            return []
+        forced = self.restriction.forced
+        self.restriction = Restriction(mask=self.restriction.mask)
+        self.was_drawn = False
+        for token_id in forced:
+            self.sampler.add(token_id)
+        return [self.sequence.force(forced)]
+
+    def _advance_drawn(self) -> list[Advance]:
+        advances: list[Advance] = []
+        self.was_drawn = True
+        for drawn in self.take():
+            advances.append(self.sequence.advance(drawn))
+            if advances[-1].finished is not None:
+                break
+        return advances
 
     def _settle(self, num_tokens: int) -> None:
         """Keep what the step computed of the guesses that were right."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from models.step import NumericPath
 from native import sampling
 from worker import draws
+from worker.masks import Mask, stacked
 from worker.processors import Processors, process
 from worker.sequence import Drawn, SamplingSettings
 
@@ -112,12 +113,12 @@ class DrawPlan:
     Attributes:
         sampler: of the row's sequence.
         ahead: the token comes so many after those that the sampler accepted.
-        mask: for each token id whether it may come, and none beyond its end; None: all may.
+        mask: which tokens may come, none beyond its end; None: all may.
     """
 
     sampler: Sampler
     ahead: int = 0
-    mask: Items[bool] | None = None
+    mask: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class Drawer:
         logits = logits if self._is_reference else logits.astype(mx.float32)
         end_bans = [plan.sampler.is_end_banned(plan.ahead) for plan in plans]
         logits = process(logits, [plan.sampler.processors for plan in plans], end_bans)
-        logits = masked(logits, [plan.mask for plan in plans])
+        logits = masked(logits, [plan.mask for plan in plans], is_native=self._is_native)
         if self._is_reference:
             logits = (logits - mx.logsumexp(logits, axis=-1, keepdims=True)).astype(mx.float32)
         choices = np.array([plan.sampler.choice(plan.ahead) for plan in plans], np.float32)
@@ -257,16 +258,15 @@ def uniforms(seed: int, step: int) -> tuple[float, float]:
     return math.ldexp(next_highest, -UNIFORM_BITS), math.ldexp(highest, -UNIFORM_BITS)
 
 
-def masked(logits: mx.array, masks: Items[Items[bool] | None]) -> mx.array:
+def masked(logits: mx.array, masks: list[Mask | None], *, is_native: bool) -> mx.array:
     """Make minus infinity of what masks forbid; [M, V] in and out, and nothing to do where there are no masks."""
     if all(mask is None for mask in masks):
         return logits
-    allowed = np.zeros(logits.shape, np.uint8)
-    for row, mask in zip(allowed, masks, strict=True):
-        if mask is None:
-            row[:] = 1
-        else:
-            row[: len(mask)] = mask[: len(row)]
+    width = logits.shape[-1]
+    words = stacked(masks, width)
+    if is_native:
+        return sampling.restrict(logits, mx.array(words))
+    allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :width]
     return mx.where(mx.array(allowed).astype(mx.bool_), logits, -math.inf)
 
 

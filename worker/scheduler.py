@@ -73,9 +73,9 @@ class Scheduler:
         """Sequences with a slot."""
         return len(self._running)
 
-    def waiting_place(self, sequence: Sequence) -> int | None:
-        """Return a sequence's place among those that wait, from 0; None: it does not wait. Any thread may ask."""
-        return self._waiting.place(sequence)
+    def waiting_places(self) -> dict[Sequence, int]:
+        """Return for each sequence that waits how many are before it."""
+        return self._waiting.places()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence behind those of its priority; followers of a leader come right after it."""

@@ -1,17 +1,19 @@
 """What a text request asks for, and the state of one while it runs; plain Python."""
 
+import hashlib
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from worker.detokenizer import Detokenizer
-from worker.events import Alternative, FinishReason, SequenceFinished, TextDelta, Timing, TokenDetail
-from worker.stops import StopMatcher, Stopped
+from worker.events import Alternative, FinishReason, SequenceFinished, TokenDetail
+from worker.output import Delta, Output, OutputFormat
 
+CALL_ID_DIGITS = 24
 SEQUENCE_STRIDE = 0xD1B54A32D192ED03
 SEED_MASK = (1 << 64) - 1
 
@@ -53,7 +55,8 @@ class SamplingSettings:
 class StoppingSettings:
     """When a sequence ends. A request that ignores the end of sequence has no `eos_token_ids`.
 
-    Before `min_tokens` no token that would end it is drawn, and no stop string ends it.
+    Before `min_tokens` no token that would end it is drawn, and no stop string ends it; a constraint that is complete
+    does all the same.
     """
 
     max_tokens: int
@@ -77,6 +80,39 @@ class CacheUse:
     namespace: str = ""
 
 
+class TokenNotAllowedError(RuntimeError):
+    """Raised when a constraint is told of a token that it does not allow."""
+
+
+class Constraint(Protocol):
+    """What restricts the tokens of one sequence, such as a grammar.
+
+    `advance` and `is_complete` belong to the engine's thread; `skip` and then `mask` are asked before each draw, beside
+    it.
+    """
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing may follow: the sequence ends without a token that says so."""
+        ...
+
+    def advance(self, token_id: int) -> None:
+        """Take the token that was drawn."""
+        ...
+
+    def skip(self) -> tuple[int, ...]:
+        """Advance past the tokens that are the only ones allowed, and return them."""
+        ...
+
+    def mask(self) -> Any:
+        """Return which tokens may come next; None: all may.
+
+        A NumPy array, uint32 [ceil(V / 32)]: bit i % 32 of word i // 32 is set where token i may. Plain Python has no
+        name for it.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TextRequest:
     """One text generation, checked and tokenized.
@@ -87,12 +123,15 @@ class TextRequest:
         deadline: in seconds of the engine's clock; None: no deadline.
         priority: -128 (last) to 127 (first).
         prefill_progress: post an event after each chunk of the prompt.
+        waiting_events: post an event when it waits for a slot, and when its place has changed.
         token_details: carry ids and bytes of the tokens in the deltas.
         top_logprobs: carry log-probabilities too: of each token that was drawn and of so many that could have been;
             None: no log-probabilities.
         num_sequences: outputs for the one prompt, each with a seed of its own.
         cache: what it shares with other requests.
         max_draft_tokens: guessed from what was said before and computed together; 0: none.
+        form: how the output is read.
+        make_constraint: makes what restricts the tokens of one of its sequences; None: nothing does.
     """
 
     request_id: str
@@ -102,29 +141,20 @@ class TextRequest:
     priority: int = 0
     deadline: float | None = None
     prefill_progress: bool = False
+    waiting_events: bool = False
     token_details: bool = False
     top_logprobs: int | None = None
     num_sequences: int = 1
     cache: CacheUse = CacheUse()
     max_draft_tokens: int = 0
+    form: OutputFormat = field(default_factory=OutputFormat)
+    make_constraint: Callable[[], Constraint] | None = None
     key: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 def seed_of(seed: int, index: int) -> int:
     """Return the seed of one of a request's sequences: the request's own for the first."""
     return (seed + index * SEQUENCE_STRIDE) & SEED_MASK
-
-
-class Constraint(Protocol):
-    """What restricts the tokens of one sequence, such as a grammar."""
-
-    def advance(self, token_id: int) -> None:
-        """Take the token that was drawn."""
-        ...
-
-    def mask(self) -> Items[bool] | None:
-        """Return for each token id whether it may come next; None: all may."""
-        ...
 
 
 class State(Enum):
@@ -158,9 +188,9 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What one token did to its sequence."""
+    """What tokens did to their sequence: what its reader is told, in order, and whether it has ended."""
 
-    delta: TextDelta | None
+    events: tuple[Delta, ...]
     finished: SequenceFinished | None
 
 
@@ -171,7 +201,7 @@ class Sequence:
         request: what was asked for.
         detokenizer: a fresh one: its output as text.
         max_context_tokens: prompt and output together.
-        constraint: restricts the tokens; `mask` is asked before each draw, `advance` told after it.
+        constraint: restricts the tokens; told of each that was drawn, and asked by whoever draws.
         index: which of the request's outputs it is.
         leader: the first of them, whose prompt this one shares once it is computed; None: it is the first.
 
@@ -183,6 +213,7 @@ class Sequence:
         token_limit: the number of output tokens after which it ends in any case.
         num_drafted: tokens that were guessed ahead.
         num_accepted: of these, those that were right.
+        num_forced: output tokens that the constraint left no choice about.
     """
 
     def __init__(
@@ -206,9 +237,9 @@ class Sequence:
         self.token_limit = min(request.stopping.max_tokens, max_context_tokens - len(request.prompt_ids))
         self.num_drafted = 0
         self.num_accepted = 0
-        self._detokenizer = detokenizer
-        self._stops = StopMatcher(request.stopping.stop_strings)
-        self._unsent_tokens = 0
+        self.num_forced = 0
+        self._token_bytes = detokenizer.token_bytes
+        self._output = Output(detokenizer, request.stopping.stop_strings, request.form, self._call_id, index)
 
     @property
     def request_id(self) -> str:
@@ -219,6 +250,11 @@ class Sequence:
     def key(self) -> str:
         """What the engine knows its request by."""
         return self.request.key
+
+    @property
+    def num_reasoning(self) -> int:
+        """How many of the output tokens are reasoning, its marks included."""
+        return self._output.num_reasoning
 
     @property
     def max_tokens(self) -> int:
@@ -252,21 +288,52 @@ class Sequence:
         self.state = state
 
     def advance(self, drawn: Drawn) -> Advance:
-        """Take the token that was drawn: text and stop conditions. The constraint is for whoever draws."""
-        token_id = drawn.token_id
+        """Take the token that was drawn: text, stop conditions, and the constraint unless it has ended by them."""
+        finished = self._read(drawn)
+        if finished is None and self.constraint is not None:
+            self.constraint.advance(drawn.token_id)
+        return self._settle(finished or self._finish_by_constraint() or self._finish_by_limit())
+
+    def force(self, token_ids: Items[int]) -> Advance:
+        """Take tokens that its constraint has skipped, as if they had been drawn; those past its end are left out.
+
+        Args:
+            token_ids: what `Constraint.skip` returned, before the first draw and between two; there may be none.
+        """
+        finished = None
+        for token_id in token_ids:
+            finished = self._finish_by_limit() or self._read(Drawn(token_id))
+            if finished is not None:
+                return self._settle(finished)
+            self.num_forced += 1
+        return self._settle(self._finish_by_constraint() or self._finish_by_limit())
+
+    def _read(self, drawn: Drawn) -> SequenceFinished | None:
+        """Take a token's text, and return how it ends the sequence by itself."""
+        stopping, token_id = self.request.stopping, drawn.token_id
         self.output_ids.append(token_id)
-        self._unsent_tokens += 1
-        may_stop = len(self.output_ids) >= self.request.stopping.min_tokens
+        may_stop = len(self.output_ids) >= stopping.min_tokens
         finished = self._finish_by_token(token_id) if may_stop else None
         is_text = finished is None or self._shows(finished)
-        found = self._stops.add(self._detokenizer.add(token_id) if is_text else "", may_stop=may_stop)
-        if isinstance(found, Stopped):
-            text = found.text + (found.stop_string if self.request.stopping.include_stop_in_output else "")
-            finished = SequenceFinished(FinishReason.STOP, stop_string=found.stop_string, sequence_index=self.index)
-        else:
-            finished = finished or self._finish_by_limit()
-            text = found if finished is None else found + self._rest()
-        return Advance(self._delta(drawn, text, is_end=finished is not None), finished)
+        stop_string = self._output.add(token_id, self._detail(drawn), is_text=is_text, may_stop=may_stop)
+        if stop_string is None:
+            return finished
+        if stopping.include_stop_in_output:
+            self._output.append(stop_string)
+        return SequenceFinished(FinishReason.STOP, stop_string=stop_string, sequence_index=self.index)
+
+    def _settle(self, finished: SequenceFinished | None) -> Advance:
+        """Say what has become of the tokens that were read; at the end, of all that was held back."""
+        if finished is None:
+            return Advance(self._output.take(), None)
+        self._output.finish(is_stopped=finished.stop_string is not None)
+        if self._output.num_malformed:
+            facts = {"request_id": self.request_id, "sequence": self.index, "count": self._output.num_malformed}
+            _log.warning("tool calls were malformed", extra=facts)
+        is_by_itself = finished.reason in {FinishReason.EOS, FinishReason.CONSTRAINT_COMPLETE}
+        if is_by_itself and self._output.num_calls:
+            finished = replace(finished, reason=FinishReason.TOOL_CALL)
+        return Advance(self._output.take(is_end=True), finished)
 
     def _finish_by_token(self, token_id: int) -> SequenceFinished | None:
         if token_id in self.request.stopping.eos_token_ids:
@@ -278,6 +345,11 @@ class Sequence:
     def _shows(self, finished: SequenceFinished) -> bool:
         return finished.stop_token_id is not None and self.request.stopping.include_stop_in_output
 
+    def _finish_by_constraint(self) -> SequenceFinished | None:
+        if self.constraint is None or not self.constraint.is_complete:
+            return None
+        return SequenceFinished(FinishReason.CONSTRAINT_COMPLETE, sequence_index=self.index)
+
     def _finish_by_limit(self) -> SequenceFinished | None:
         if len(self.output_ids) < self.token_limit:
             return None
@@ -285,43 +357,16 @@ class Sequence:
         reason = FinishReason.MAX_TOKENS if is_own_limit else FinishReason.CONTEXT_LENGTH
         return SequenceFinished(reason, sequence_index=self.index)
 
-    def _rest(self) -> str:
-        tail = self._stops.add(self._detokenizer.finish())
-        return tail.text if isinstance(tail, Stopped) else tail + self._stops.finish()
-
-    def _delta(self, drawn: Drawn, text: str, *, is_end: bool) -> TextDelta | None:
-        details: tuple[TokenDetail, ...] = ()
-        if self.request.token_details or self.request.top_logprobs is not None:
-            alternatives = tuple(
-                Alternative(other, self._detokenizer.token_bytes(other), value) for other, value in drawn.alternatives
-            )
-            raw = self._detokenizer.token_bytes(drawn.token_id)
-            details = (TokenDetail(drawn.token_id, raw, drawn.logprob, alternatives),)
-        if not (text or details or is_end):
+    def _detail(self, drawn: Drawn) -> TokenDetail | None:
+        if not self.request.token_details and self.request.top_logprobs is None:
             return None
-        token_count, self._unsent_tokens = self._unsent_tokens, 0
-        return TextDelta(text, details, token_count, self.index)
+        alternatives = tuple(Alternative(other, self._token_bytes(other), value) for other, value in drawn.alternatives)
+        return TokenDetail(drawn.token_id, self._token_bytes(drawn.token_id), drawn.logprob, alternatives)
 
-
-@dataclass(slots=True)
-class PhaseClock:
-    """When a request entered each phase, in seconds of the engine's clock; None: not yet."""
-
-    submitted: float = 0.0
-    started: float | None = None
-    first_token: float | None = None
-
-    def timing(self, now: float) -> Timing:
-        """Return the length of the phases until `now`."""
-        started = now if self.started is None else self.started
-        first_token = now if self.first_token is None else self.first_token
-        return Timing(
-            queue_us=_microseconds(started - self.submitted),
-            prefill_us=_microseconds(first_token - started),
-            decode_us=_microseconds(now - first_token),
-            time_to_first_token_us=_microseconds(first_token - self.submitted),
-            total_us=_microseconds(now - self.submitted),
-        )
+    def _call_id(self, number: int) -> str:
+        """Return the id of a tool call, which nobody else's call has."""
+        name = f"{self.key}/{self.index}/{number}".encode()
+        return f"call_{hashlib.sha256(name).hexdigest()[:CALL_ID_DIGITS]}"
 
 
 _FOLLOWING = {
@@ -333,7 +378,3 @@ _FOLLOWING = {
 }
 
 _log = logging.getLogger(__name__)
-
-
-def _microseconds(seconds: float) -> int:
-    return max(0, round(seconds * 1e6))

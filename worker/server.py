@@ -11,7 +11,8 @@ import grpc.aio
 
 from models.registry import LoadedModel, LoadProgress
 from worker.engine import Engine
-from worker.errors import ModelLoading, ModelUnloading, failure_of
+from worker.errors import ModelLoading, ModelUnloading
+from worker.failures import failure_of
 from worker.footprint import FootprintGauge
 from worker.loading import loaded_message, make_workload, served_model
 from worker.served import ServedModel
@@ -88,6 +89,7 @@ class WorkerServer:
                 task.cancel()
             await server.stop(SERVER_GRACE_S)
             await self._end_templates()
+            await self._end_grammars()
 
     async def stop(self, grace_s: float) -> int:
         """Take no more requests, let the running ones finish, end the rest, and have the process exit.
@@ -183,6 +185,10 @@ class WorkerServer:
     def _take_child(self) -> TemplateChild | None:
         child, self._child = self._child, None
         return child
+
+    async def _end_grammars(self) -> None:
+        if self._served is not None:
+            await self._served.steerer.close()
 
     async def _end_templates(self) -> None:
         if self._template is not None:

@@ -7,7 +7,7 @@ that only our own gateway writes.
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, cast
 
@@ -70,6 +70,15 @@ def _one_of(*words: str) -> Callable[[Any], bool]:
     return lambda value: value in words
 
 
+def _marks(value: Any) -> bool:
+    is_pair = isinstance(value, list) and [_text(mark) for mark in cast("list[Any]", value)] == [True, True]
+    return value in (None, "none") or is_pair
+
+
+def _text_or_none(value: Any) -> bool:
+    return value is None or _text(value)
+
+
 def _key(check: Callable[[Any], bool], default: Any = MISSING, *, shown: bool = True) -> Any:
     return field(default=default, repr=shown, metadata={"check": check})
 
@@ -85,6 +94,9 @@ class WorkerSettings:
     `kv_scheme` says how keys and values are kept, in the words of `models.checkpoint.kv_scheme`; `kv_bytes` how many of
     them all rows hold together, unset whole contexts of all rows up to 4 GiB. `prefix_cache_bytes` 0 keeps nothing for
     later prompts, `prefix_cache_folder` unset nothing on disk.
+
+    `reasoning_marks` are what opens and closes reasoning, or `none`; unset those of the chat template. `tool_dialect`
+    is how the model writes calls of tools, by a name of `worker.dialects.choosing`; unset that of the chat template.
     """
 
     instance_id: str = _key(_text)
@@ -108,6 +120,8 @@ class WorkerSettings:
     max_request_bytes: int = _key(_count, 16 << 20)
     max_response_bytes: int = _key(_count, 16 << 20)
     template_timeout_s: float = _key(_seconds, 5.0)
+    reasoning_marks: Sequence[str] | None = _key(_marks, None)
+    tool_dialect: str | None = _key(_text_or_none, None)
     compute_threads: int | None = _key(_count_or_none, None)
     cpu_kernels: bool = _key(_flag, True)
     log_level: str = _key(_one_of(*LOG_LEVELS), "info")

@@ -5,8 +5,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from worker.job import Counts, Durations
+from worker.phases import PhaseClock
 from worker.row import Row
-from worker.sequence import PhaseClock, Sequence
+from worker.sequence import Sequence
 
 # Upper bounds in microseconds, a factor of about two apart; what is longer is counted behind the last.
 BOUNDS_US = tuple(

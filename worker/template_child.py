@@ -11,26 +11,17 @@ from worker import lifeline
 if __name__ == "__main__":
     lifeline.arm()
 
-import contextlib
-import json
-import resource
-import signal
 import socket
-import struct
 import sys
-from collections.abc import Generator
 from typing import Any
 
 from models.checkpoint.chat_template import ChatTemplate, TemplateRejected
-
-LENGTH = struct.Struct(">I")
+from worker.confinement import cpu_limit, ignore_signals, limit_memory, receive, send
 
 
 def main() -> int:
     """Load the template of the first message, then render until the worker closes the socket."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # they are meant for the worker; this one ends with it
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # inherited where it was ignored
+    ignore_signals()
     with socket.socket(fileno=0) as worker:
         hello = receive(worker)
         if hello is None:
@@ -45,63 +36,34 @@ def main() -> int:
         send(worker, {"variables": sorted(template.variables)})
         while (request := receive(worker)) is not None:
             with cpu_limit(hello["timeout_s"]):
-                answered = answer(template, request)
+                answered = answer(template, request, tells_tail=hello["tells_tail"])
             send(worker, answered)
     return 0
 
 
-def answer(template: ChatTemplate, request: dict[str, Any]) -> dict[str, Any]:
-    """Render one request; what the template refuses is an answer too."""
+def answer(template: ChatTemplate, request: dict[str, Any], *, tells_tail: bool) -> dict[str, Any]:
+    """Render one request, and cut off the part that asks for an answer; what the template refuses is an answer too."""
+    variables = {**request["variables"], "tools": request["tools"]}
+    is_begun = request["continue_final_message"]
     try:
         text = template.render(
-            request["messages"],
-            request["variables"],
-            add_generation_prompt=not request["continue_final_message"],
-            continue_final_message=request["continue_final_message"],
+            request["messages"], variables, add_generation_prompt=not is_begun, continue_final_message=is_begun
         )
     except TemplateRejected as error:
         return {"rejected": str(error)}
-    return {"text": text}
+    has_tail = tells_tail and not is_begun
+    return {"text": text, "tail": tail_of(text, template, request["messages"], variables) if has_tail else ""}
 
 
-def limit_memory(size: int) -> None:
-    """Make allocations past `size` bytes of address space fail (Linux; macOS does not hold such a limit)."""
-    if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
-
-
-@contextlib.contextmanager
-def cpu_limit(seconds: float) -> Generator[None]:
-    """Have the kernel end this process by SIGPROF once it has computed for so long, however busy the machine is."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+def tail_of(text: str, template: ChatTemplate, messages: list[Any], variables: dict[str, Any]) -> str:
+    """Return the end of a rendered chat that only asks for an answer; nothing where that cannot be told."""
     try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def send(worker: socket.socket, message: dict[str, Any]) -> None:
-    """Write one message."""
-    body = json.dumps(message).encode()
-    worker.sendall(LENGTH.pack(len(body)) + body)
-
-
-def receive(worker: socket.socket) -> dict[str, Any] | None:
-    """Read one message; None where the worker has closed the socket."""
-    head = read_exactly(worker, LENGTH.size)
-    body = read_exactly(worker, LENGTH.unpack(head)[0]) if head else b""
-    return json.loads(body) if body else None
-
-
-def read_exactly(worker: socket.socket, size: int) -> bytes:
-    """Read `size` bytes, or nothing where the socket ends first."""
-    parts = bytearray()
-    while len(parts) < size:
-        part = worker.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            return b""
-        parts += part
-    return bytes(parts)
+        asked = template.render(messages, variables, add_generation_prompt=False, continue_final_message=False)
+    except TemplateRejected:
+        return ""
+    if text.startswith(asked):
+        return text[len(asked) :]
+    return text[next((at for at, pair in enumerate(zip(text, asked, strict=False)) if len(set(pair)) > 1), len(text)) :]
 
 
 if __name__ == "__main__":

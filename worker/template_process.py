@@ -1,6 +1,6 @@
-"""The child process in which the chat template runs: started, asked, killed.
+"""The child processes in which chat templates and grammars are tried: started, asked, killed.
 
-It is started before anything heavy is imported, so that it is ready by the time the model is.
+The first for templates is started before anything heavy is imported, so that it is ready by the time the model is.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any
 
 from worker.lifeline import LIFELINE_FD
 
+TEMPLATE_MODULE = "worker.template_child"
 LENGTH = struct.Struct(">I")
 REAP_TIMEOUT_S = 2.0
 EXIT_TIMEOUT_S = 1.0
@@ -35,8 +36,11 @@ class TemplateChild:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     @classmethod
-    def spawn(cls) -> "TemplateChild":
+    def spawn(cls, module: str = TEMPLATE_MODULE) -> "TemplateChild":
         """Start a child in this process's group.
+
+        Args:
+            module: of ours, that it runs.
 
         Raises:
             OSError: the system starts none.
@@ -44,7 +48,7 @@ class TemplateChild:
         ours, theirs = socket.socketpair()
         watched, lifeline = os.pipe()
         try:
-            pid = _spawn(theirs.fileno(), watched)
+            pid = _spawn(module, theirs.fileno(), watched)
         except OSError:
             ours.close()
             os.close(lifeline)
@@ -111,7 +115,7 @@ class TemplateChild:
         return status
 
 
-def _spawn(conversation: int, watched: int) -> int:
+def _spawn(module: str, conversation: int, watched: int) -> int:
     """Start the program with its two descriptors and none of our environment, and return its process id."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_DUP2, conversation, 0),
@@ -121,7 +125,7 @@ def _spawn(conversation: int, watched: int) -> int:
         os.set_inheritable(watched, True)
     else:
         actions.append((os.POSIX_SPAWN_DUP2, watched, LIFELINE_FD))
-    command = [sys.executable, "-P", "-m", "worker.template_child"]
+    command = [sys.executable, "-P", "-m", module]
     return os.posix_spawn(sys.executable, command, {}, file_actions=actions)
 
 

@@ -13,6 +13,7 @@ import signal
 from dataclasses import asdict, dataclass
 
 from worker.chat import ChatPrompt
+from worker.dialects.history import template_tool
 from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull, TemplateBusy
 from worker.template_process import REAP_TIMEOUT_S, TemplateChild
 
@@ -48,11 +49,33 @@ class _BusyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A checkpoint's chat template as the child needs it: Jinja source and the texts of two tokens."""
+    """A checkpoint's chat template as the child needs it.
+
+    Attributes:
+        source: Jinja source.
+        bos_token: text of the token that begins a text.
+        eos_token: text of the token that ends one.
+        tells_tail: whether renderings say which part of them begins the answer, which takes a second rendering each.
+    """
 
     source: str
     bos_token: str | None
     eos_token: str | None
+    tells_tail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A chat as its model reads it.
+
+    Attributes:
+        text: all of it.
+        tail: the part of it that begins the answer; nothing where nobody asked for it, the answer has begun before, or
+            the template writes no such part.
+    """
+
+    text: str
+    tail: str = ""
 
 
 class TemplateRenderer:
@@ -116,8 +139,11 @@ class TemplateRenderer:
         await self._submit(None, path)
         return self._variables
 
-    async def render(self, chat: ChatPrompt) -> str:
+    async def render(self, chat: ChatPrompt) -> Rendering:
         """Turn a chat into the text that the model reads.
+
+        Args:
+            chat: its messages in the form that the template reads.
 
         Raises:
             ChatTemplateRejected: the template refused, failed, took too long or took too much memory.
@@ -125,9 +151,15 @@ class TemplateRenderer:
             TemplateBusy: the child got too little of the machine's time.
             TemplateChildError: no child could be started.
         """
-        return await self._submit(json.dumps(asdict(chat)).encode(), chat.path)
+        request = {
+            "messages": chat.messages,
+            "tools": [template_tool(tool.name, tool.description, tool.schema) for tool in chat.tools.offered] or None,
+            "variables": chat.variables,
+            "continue_final_message": chat.continue_final_message,
+        }
+        return await self._submit(json.dumps(request).encode(), chat.path)
 
-    async def _submit(self, request: bytes | None, path: str) -> str:
+    async def _submit(self, request: bytes | None, path: str) -> Rendering:
         if self._task is None or self._task.done():
             raise ModelUnloading
         job = _Job(request, path, asyncio.get_running_loop().create_future())
@@ -153,7 +185,7 @@ class TemplateRenderer:
     async def _answer(self, job: "_Job") -> None:
         try:
             await self._warm_child()
-            job.succeed("" if job.request is None else await self._render(job.request))
+            job.succeed(Rendering("") if job.request is None else await self._render(job.request))
         except _RejectedError as rejected:
             job.fail(ChatTemplateRejected(rejected.words, job.path))
         except _BusyError:
@@ -202,7 +234,7 @@ class TemplateRenderer:
         self._variables = frozenset(answer["variables"])
         return child
 
-    async def _render(self, request: bytes) -> str:
+    async def _render(self, request: bytes) -> Rendering:
         for _ in range(ATTEMPTS):
             child = await self._warm_child()
             try:
@@ -216,7 +248,7 @@ class TemplateRenderer:
                 continue
             if "rejected" in answer:
                 raise _RejectedError(answer["rejected"])
-            return answer["text"]
+            return Rendering(answer["text"], answer["tail"])
         raise _RejectedError(_ENDED)
 
     def _failed_start(self, ended_by: int | None) -> Exception:
@@ -243,11 +275,11 @@ class _Job:
 
     request: bytes | None
     path: str
-    answer: asyncio.Future[str]
+    answer: asyncio.Future[Rendering]
 
-    def succeed(self, text: str) -> None:
+    def succeed(self, rendering: Rendering) -> None:
         if not self.answer.done():
-            self.answer.set_result(text)
+            self.answer.set_result(rendering)
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():

@@ -38,17 +38,21 @@ class TextSettings:
         bounds = [bound for bound in (self.max_context_tokens, trained) if bound is not None]
         return min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
 
-    def kv_tokens(self, context_tokens: int, token_bytes: int) -> int:
+    def kv_tokens(self, context_tokens: int, token_bytes: int, row_bytes: int = 0) -> int:
         """Return how many tokens' keys and values the rows may hold together; one whole context at least.
+
+        Args:
+            context_tokens: prompt and output of one row.
+            token_bytes: of each token.
+            row_bytes: of each row besides.
 
         Raises:
             ModelLoadFailed: `kv_bytes` is set and has no room for one.
         """
         most = self.max_batch_rows * context_tokens
-        if self.kv_bytes is None:
-            return max(context_tokens, min(most, DEFAULT_KV_BYTES // token_bytes))
-        if self.kv_bytes // token_bytes < context_tokens:
-            needed = context_tokens * token_bytes
+        kv_bytes = DEFAULT_KV_BYTES if self.kv_bytes is None else self.kv_bytes
+        needed = context_tokens * token_bytes + row_bytes
+        if self.kv_bytes is not None and self.kv_bytes < needed:
             problem = f"kv_bytes is {self.kv_bytes}, and one context of {context_tokens} tokens takes {needed}"
             raise ModelLoadFailed(problem, option="kv_bytes")
-        return min(most, self.kv_bytes // token_bytes)
+        return max(context_tokens, min(most, (kv_bytes - self.max_batch_rows * row_bytes) // token_bytes))

@@ -12,10 +12,13 @@ from google.protobuf.message import Message
 from pomona.v1 import generation_pb2 as pb
 
 from worker import wire
+from worker.abilities import Abilities
 from worker.chat import ChatPrompt, read_chat
 from worker.errors import ContextTooLong, InvalidField, UnsupportedOption
 from worker.sequence import SamplingSettings
 from worker.shortcuts import MAX_DRAFT_TOKENS, Shortcuts, read_shortcuts
+from worker.steering import Steering, read_steering
+from worker.tools import ToolUse
 
 MAX_REQUEST_ID_CHARS = 64
 MIN_PRIORITY, MAX_PRIORITY = -128, 127
@@ -49,13 +52,8 @@ REFUSED: Mapping[str, frozenset[str]] = {
     "GenerateRequest": frozenset({"adapters"}),
     "StreamGenerateRequest": frozenset({"adapters"}),
     "CountTokensRequest": frozenset({"adapters"}),
-    "GenerationSpec": frozenset({"constraint"}),
-    "ChatInput": frozenset({"tools", "tool_choice"}),
-    "ChatMessage": frozenset({"tool_calls", "tool_call_id", "reasoning", "name"}),
     "ContentPart": frozenset({"media"}),
-    "StoppingParams": frozenset({"max_reasoning_tokens"}),
     "OutputOptions": frozenset({"prompt_logprobs"}),
-    "StreamOptions": frozenset({"waiting_events"}),
 }
 
 
@@ -70,6 +68,7 @@ class ModelFacts:
         max_tokens: default limit of the output; None: what the context has room for.
         max_sequences: that one request may ask for.
         max_draft_tokens: that the model guesses ahead at most; 0: it cannot.
+        abilities: what it can do beside plain text.
     """
 
     vocab_size: int
@@ -78,6 +77,7 @@ class ModelFacts:
     max_tokens: int | None = None
     max_sequences: int = MAX_SEQUENCES
     max_draft_tokens: int = MAX_DRAFT_TOKENS
+    abilities: Abilities = field(default_factory=Abilities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,7 @@ class Streaming:
     coalesce_tokens: int = 0
     coalesce_interval_s: float = 0.0
     prefill_progress: bool = False
+    waiting_events: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ class Generation:
         num_sequences: outputs for the one prompt.
         token_details: whether the answer has the tokens beside the text; always with log-probabilities.
         top_logprobs: how many alternatives of each token have theirs told beside its own; None: none, nor its own.
+        steering: what leads the output.
     """
 
     envelope: Envelope
@@ -150,6 +152,7 @@ class Generation:
     top_logprobs: int | None
     shortcuts: Shortcuts
     streaming: Streaming
+    steering: Steering
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +182,10 @@ def read_generation(
     spec = message.spec
     streaming = Streaming() if isinstance(message, pb.GenerateRequest) else _read_streaming(message.stream_options)
     top_logprobs = _read_top_logprobs(spec.output)
+    prompt = _read_prompt(spec, model)
     return Generation(
         envelope=_read_envelope(message),
-        prompt=_read_prompt(spec, model),
+        prompt=prompt,
         sampling=_read_sampling(spec.sampling, model),
         seed=spec.sampling.seed if spec.sampling.HasField("seed") else None,
         num_sequences=_read_num_sequences(spec.sampling, model),
@@ -190,6 +194,7 @@ def read_generation(
         top_logprobs=top_logprobs,
         shortcuts=read_shortcuts(spec, model.max_draft_tokens),
         streaming=streaming,
+        steering=read_steering(spec, prompt.tools if isinstance(prompt, ChatPrompt) else ToolUse(), model.abilities),
     )
 
 
@@ -356,7 +361,7 @@ def _read_streaming(message: pb.StreamOptions) -> Streaming:
     interval_s = _seconds(message.coalesce_interval)
     if not 0 <= interval_s <= MAX_COALESCE_S:
         raise InvalidField("stream_options.coalesce_interval", f"from 0 to {MAX_COALESCE_S:g} s")
-    return Streaming(message.coalesce_tokens, interval_s, message.prefill_progress)
+    return Streaming(message.coalesce_tokens, interval_s, message.prefill_progress, message.waiting_events)
 
 
 def _seconds(duration: Duration) -> float:

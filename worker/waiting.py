@@ -47,10 +47,9 @@ class WaitingLine:
         """Take a sequence out that does not want a slot any more."""
         self._entries = [entry for entry in self._entries if entry.sequence is not sequence]
 
-    def place(self, sequence: Sequence) -> int | None:
-        """Return how many are in front of a sequence, by priority; None: it is not here. Any thread may ask."""
-        entries = tuple(self._entries)
-        return next((place for place, entry in enumerate(entries) if entry.sequence is sequence), None)
+    def places(self) -> dict[Sequence, int]:
+        """Return for each sequence how many are in front of it, by priority."""
+        return {entry.sequence: place for place, entry in enumerate(self._entries)}
 
     def next(self) -> Sequence | None:
         """Return who gets the next slot; None where nobody could use it."""

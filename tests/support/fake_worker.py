@@ -22,7 +22,7 @@ that its settings name as the checkpoint:
 Steps of a method, in order; every method is served for every cardinality, with raw bytes:
 
     {"read": n}                        take n requests; "all" takes them to the half-close
-    {"metadata": {...}}                send initial metadata
+    {"metadata": {...}}                send initial metadata; a key in it says that the request has begun
     {"send": "hex", "count": n, "interval_s": s}
     {"echo": true}                     send each request back until the half-close
     {"reflect": true}                  send the call's metadata as a JSON object

@@ -24,7 +24,7 @@ LARGE_BYTES = 1_000_000
 def put(store: PrefixStore, index: int, num_bytes: int) -> bool:
     """Write a block that follows none, and wait until it is written."""
     part = Memory().part(content("a", [index], num_bytes))
-    return store.put(store.child(store.root("a"), block(index)), block(index), part) and store.drain(10)
+    return store.put(store.child(store.root("a"), block(index)), block(index), part) is not None and store.drain(10)
 
 
 class Fatal(list[bytes]):

@@ -184,7 +184,7 @@ class Life:
 
     def check_places(self) -> None:
         in_order = sorted(self.waiting(), key=lambda one: (-one.request.priority, self.present[one].number))
-        assert [self.scheduler.waiting_place(subject) for subject in in_order] == list(range(len(in_order)))
+        assert list(self.scheduler.waiting_places().items()) == [(each, place) for place, each in enumerate(in_order)]
 
     def check_chunks(self, chunks: tuple[Chunk, ...]) -> None:
         assert sum(chunk.row.num_tokens for chunk in chunks) <= self.chunking.chunk_tokens, "over the budget"

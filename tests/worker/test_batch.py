@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from models.layers.cache import Step
@@ -13,6 +14,8 @@ from tests.worker.text_engines import request
 from tests.worker.text_models import Models, changed, tiny
 from tests.worker.text_rows import advance, prefill, ready, row
 from worker.batch import Batch
+from worker.masks import packed
+from worker.restriction import Restriction
 from worker.row import Row, RowOrderError
 
 PROMPTS = ["the cat", "a", "some other prompt", "the cat"]
@@ -31,7 +34,7 @@ def decode(batch: Batch, rows: list[Row], *, is_ahead: bool) -> list[list[int]]:
     found = advance(rows)
     if not is_ahead:
         batch.build(rows, is_ahead=False)
-    batch.draw(rows, [None] * len(rows))
+    batch.draw(rows)
     return found
 
 
@@ -60,7 +63,7 @@ def test_a_row_that_ended_is_left_out_of_the_draw_and_adds_nothing(loaded: Loade
     batch.build(rows, is_ahead=True)
     batch.start()
     advance(rows)
-    batch.draw(rows[1:], [None] * 3)
+    batch.draw(rows[1:])
     assert cache.length(0) == len(PROMPTS[0])
     advance(rows[1:])
     assert [each.sequence.output_ids for each in rows[1:]] == [tokens[:2] for tokens in expected(loaded, 2)[1:]]
@@ -78,10 +81,10 @@ def test_prompts_in_chunks_share_steps_and_only_complete_ones_are_drawn(loaded: 
     )
     assert complete == [short]
     assert (long.sequence.prefilled, short.sequence.is_prefilled) == (5, True)
-    batch.draw(complete, [None])
+    batch.draw(complete)
     rest = long.sequence.request.prompt_ids[5:]
     assert batch.prefill([long], [RowPlan(1, rest, 5, (len(rest) - 1,))]) == [long]
-    batch.draw([long], [None])
+    batch.draw([long])
     tokens = expected(loaded, 1)
     assert advance([short, long]) == [tokens[0], tokens[2]]
 
@@ -92,8 +95,9 @@ def test_a_mask_is_for_its_row_alone(loaded: LoadedModel):
     rows = [row(cache, each, slot) for slot, each in enumerate(REQUESTS)]
     plans = [RowPlan(each.slot, each.sequence.request.prompt_ids, 0, (len(PROMPTS[each.slot]) - 1,)) for each in rows]
     batch.prefill(rows, plans)
-    only_7 = [token_id == 7 for token_id in range(288)]
-    batch.draw(rows, [None, only_7, None, None])
+    only_7 = packed(np.arange(288) == 7)
+    rows[1].restriction = Restriction(mask=only_7)
+    batch.draw(rows)
     tokens = expected(loaded, 1)
     assert advance(rows) == [tokens[0], [7], tokens[2], tokens[3]]
 
@@ -122,7 +126,7 @@ def test_a_draw_of_a_row_that_was_not_built_is_refused(loaded: LoadedModel):
     advance(rows)
     batch.build(rows[:1], is_ahead=False)
     with pytest.raises(RowOrderError):
-        batch.draw(rows, [None] * 4)
+        batch.draw(rows)
 
 
 def test_what_was_built_is_forgotten_after_a_failure(loaded: LoadedModel):
@@ -131,7 +135,7 @@ def test_what_was_built_is_forgotten_after_a_failure(loaded: LoadedModel):
     batch.build(rows, is_ahead=False)
     batch.drop()
     with pytest.raises(RowOrderError):
-        batch.draw(rows, [None] * 4)
+        batch.draw(rows)
 
 
 def test_rows_with_guesses_and_without_share_a_step(loaded: LoadedModel):

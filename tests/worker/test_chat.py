@@ -9,6 +9,7 @@ from google.protobuf.struct_pb2 import Value
 from pomona.v1 import generation_pb2 as pb
 
 from worker.chat import ChatPrompt, check_variables
+from worker.dialects.history import PastCall
 from worker.errors import InvalidField, UnsupportedOption
 
 from .specs import generation
@@ -31,11 +32,35 @@ def test_roles_and_parts_become_what_a_template_reads() -> None:
             said(pb.ROLE_SYSTEM),
             pb.ChatMessage(role=pb.ROLE_USER, parts=parts),
             said(pb.ROLE_ASSISTANT),
-            said(pb.ROLE_TOOL),
+            pb.ChatMessage(role=pb.ROLE_TOOL, text="x", tool_call_id="c"),
         ]
     )
     assert [message["role"] for message in chat.messages] == ["system", "user", "assistant", "tool"]
     assert chat.messages[1]["content"] == "ab"
+
+
+def test_what_the_assistant_did_and_what_its_tools_said_are_read() -> None:
+    call = pb.ToolCall(id="c1", name="f", arguments_json='{"b": 1, "a": 2}')
+    chat = chat_of(
+        messages=[
+            pb.ChatMessage(role=pb.ROLE_USER, text="x", name="ann"),
+            pb.ChatMessage(role=pb.ROLE_ASSISTANT, reasoning="why", tool_calls=[call]),
+            pb.ChatMessage(role=pb.ROLE_TOOL, text="3", tool_call_id="c1"),
+        ],
+        tools=[pb.ToolSpec(name="f")],
+    )
+    assert chat.messages == (
+        {"role": "user", "content": "x", "name": "ann"},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "why",
+            "reasoning": "why",
+            "tool_calls": [PastCall("c1", "f", '{"b": 1, "a": 2}')],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "c1"},
+    )
+    assert [tool.name for tool in chat.tools.offered] == ["f"]
 
 
 def test_template_variables_become_json_values() -> None:
@@ -87,6 +112,32 @@ def bad_chats() -> Iterator[tuple[pb.ChatInput, str]]:
     for index in range(65):
         many.template_vars[f"v{index}"].bool_value = True
     yield many, "template_vars"
+
+
+def bad_messages() -> Iterator[tuple[pb.ChatMessage, str]]:
+    good: dict[str, Any] = {"id": "c", "name": "f", "arguments_json": "{}"}
+    for name, value in [("id", ""), ("id", "x" * 257), ("name", ""), ("name", "x" * 257)]:
+        yield assistant({**good, name: value}), f"tool_calls[0].{name}"
+    for text in ("", "x", "[]", "null", '{"a": NaN}', "[" * 5000):
+        yield assistant({**good, "arguments_json": text}), "tool_calls[0].arguments_json"
+    yield assistant(*[good] * 129), "tool_calls"
+    yield pb.ChatMessage(role=pb.ROLE_TOOL, text="x"), "tool_call_id"
+    yield pb.ChatMessage(role=pb.ROLE_TOOL, text="x", tool_call_id="x" * 257), "tool_call_id"
+    yield pb.ChatMessage(role=pb.ROLE_USER, text="x", tool_call_id="c"), "tool_call_id"
+    yield pb.ChatMessage(role=pb.ROLE_USER, text="x", reasoning="why"), "reasoning"
+    yield pb.ChatMessage(role=pb.ROLE_SYSTEM, text="x", tool_calls=[pb.ToolCall(**good)]), "tool_calls"
+    yield pb.ChatMessage(role=pb.ROLE_USER, text="x", name="x" * 65), "name"
+
+
+def assistant(*calls: dict[str, Any]) -> pb.ChatMessage:
+    return pb.ChatMessage(role=pb.ROLE_ASSISTANT, tool_calls=[pb.ToolCall(**call) for call in calls])
+
+
+@pytest.mark.parametrize(("message", "path"), list(bad_messages()))
+def test_a_bad_message_is_refused_by_its_field(message: pb.ChatMessage, path: str) -> None:
+    with pytest.raises(InvalidField) as raised:
+        chat_of(messages=[said(pb.ROLE_USER), message])
+    assert raised.value.field == f"spec.chat.messages[1].{path}"
 
 
 def with_variable(name: str, value: str, **fields: Any) -> pb.ChatInput:

@@ -13,7 +13,8 @@ from models.registry import LoadedModel
 from native import kernels
 from tests.support.tiny_checkpoints import llama_config, write_folder, write_llama_gguf
 from tests.support.tiny_models import write_llama
-from worker.errors import ModelLoadFailed, failure_of
+from worker.errors import ModelLoadFailed
+from worker.failures import failure_of
 from worker.loading import check_serves, loaded_message, make_workload, served_model, text_settings
 from worker.settings import WorkerSettings
 from worker.text_settings import TextSettings
@@ -63,7 +64,7 @@ def test_bounds_reach_the_workload(checkpoint: Path, tmp_path: Path) -> None:
     assert (prefixes.max_bytes, prefixes.folder, prefixes.folder_max_bytes) == (7, tmp_path, 9)
 
 
-@pytest.mark.parametrize("scheme", ["none", "8", "turbo:k8v3", "turbo:k4v2", "config"])
+@pytest.mark.parametrize("scheme", ["none", "8", "4:g32:s32", "turbo:k8v3", "turbo:k4v2:s32", "config"])
 def test_keys_and_values_are_kept_and_shown_as_the_settings_say(tmp_path: Path, scheme: str) -> None:
     checkpoint = write_llama(tmp_path / "tiny", config={"head_dim": HEAD_DIM})
     (checkpoint / "kv_config.json").write_text(json.dumps([{"layer_idx": 0, "bits": 4, "group_size": 64}]))
@@ -79,10 +80,15 @@ def test_keys_and_values_are_kept_and_shown_as_the_settings_say(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("scheme", "problem"),
     [
-        ("6", 'kv_scheme: must be none, 8, 4, config, turbo or turbo:k<bits>v<bits> (got "6")'),
+        (
+            "6",
+            "kv_scheme: must be none, 8, 4, config, turbo or turbo:k<bits>v<bits>, "
+            'then :g<size> (8 and 4) and :s<start> (got "6")',
+        ),
         ("turbo:8", 'kv_scheme: the turbo spec must look like "turbo:k<bits>v<bits>" (got "turbo:8")'),
         ("turbo:k3v3", "kv_scheme: turbo key bits must be one of 2, 4, 5, 8 (got 3)"),
         ("turbo:k8v7", "kv_scheme: turbo value bits must be one of 2, 3, 4, 5, 8 (got 7)"),
+        ("8:s33", "kv_scheme: the start must be a multiple of 32 tokens (got 33)"),
     ],
 )
 def test_a_scheme_that_is_not_offered_ends_the_load_and_names_its_option(

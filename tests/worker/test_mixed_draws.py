@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from models.step import NumericPath
 from native import kernels
+from worker.masks import packed
 from worker.sampling import SEED_MASK, Draw, Drawer, DrawPlan, Sampler
 from worker.sequence import Drawn, SamplingSettings
 
@@ -59,7 +60,7 @@ def run(draw: Callable[[mx.array, list[DrawPlan]], Draw], members: Sequence[Memb
     """Draw all members' tokens, those of a step together; return what was read of each."""
     samplers, tokens = [member.sampler() for member in members], [list[int]() for _ in members]
     found: list[list[Drawn]] = [[] for _ in members]
-    mask = [token % 3 > 0 for token in range(VOCABULARY)]
+    mask = packed(np.arange(VOCABULARY) % 3 > 0)
     step = 0
     while any(len(own) < member.num_tokens for own, member in zip(tokens, members, strict=True)):
         going = [i for i, m in enumerate(members) if m.joins_at <= step and len(tokens[i]) < m.num_tokens]

@@ -17,6 +17,7 @@ from worker.events import (
     Timing,
     TokenDetail,
     Usage,
+    Waiting,
 )
 from worker.outbox import DETAIL_BYTES, Outbox
 
@@ -50,6 +51,12 @@ async def test_only_the_last_progress_waits():
     outbox = Outbox(100)
     put(outbox, PrefillProgress(1, 3), PrefillProgress(2, 3), TextDelta("a"))
     assert [await take(outbox), await take(outbox)] == [PrefillProgress(2, 3), TextDelta("a")]
+
+
+async def test_only_the_last_place_waits():
+    outbox = Outbox(100)
+    put(outbox, Waiting(4), Waiting(2), Started(1, 2))
+    assert [await take(outbox), await take(outbox)] == [Waiting(2), Started(1, 2)]
 
 
 async def test_taking_waits_for_an_event():

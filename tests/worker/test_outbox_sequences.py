@@ -4,11 +4,13 @@ import asyncio
 import random
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from worker.events import (
+    Channel,
     Completed,
     Event,
     FinishReason,
@@ -17,6 +19,7 @@ from worker.events import (
     TextDelta,
     Timing,
     TokenDetail,
+    ToolCallDelta,
     Usage,
 )
 from worker.outbox import Outbox
@@ -96,13 +99,52 @@ async def test_a_full_outbox_lets_all_sequences_go():
     assert await take(outbox, 2) == [delta(0, "x"), delta(1, "a")]
 
 
+def thought(index: int, text: str) -> TextDelta:
+    return TextDelta(text, (), 1, index, Channel.REASONING)
+
+
+def call(index: int, number: int = 0) -> ToolCallDelta:
+    return ToolCallDelta(number, f"call_{index}_{number}", "f", "{}", index)
+
+
+async def test_deltas_of_different_channels_stay_apart_and_in_order():
+    outbox = Outbox(1000, coalesce_tokens=100)
+    put(outbox, thought(0, "a"), thought(0, "b"), thought(1, "k"), delta(0, "x"), delta(0, "y"), finished(0))
+    assert await take(outbox, 4) == [
+        TextDelta("ab", (), 2, 0, Channel.REASONING),
+        thought(1, "k"),
+        TextDelta("xy", (), 2, 0),
+        finished(0),
+    ]
+
+
+async def test_a_call_comes_behind_the_text_before_it_and_holds_up_nobody_elses():
+    outbox = Outbox(1000, coalesce_tokens=100)
+    put(outbox, delta(0, "x"), delta(1, "a"), call(0), delta(0, "y"), call(0, 1))
+    assert await take(outbox, 4) == [delta(0, "x"), call(0), delta(0, "y"), call(0, 1)]
+    put(outbox, delta(1, "b"), finished(1))
+    assert await take(outbox, 2) == [TextDelta("ab", (), 2, 1), finished(1)]
+
+
+async def test_a_call_takes_room():
+    outbox = Outbox(4)
+    put(outbox, call(0))
+    assert outbox.waiting_bytes == len("f{}")
+    await take(outbox, 1)
+    assert outbox.waiting_bytes == 0
+
+
 def script(rng: random.Random) -> list[Event]:
     """Return the events of a request: each sequence's in order, those of all mixed."""
     left = [
         deque(
             [
                 *(
-                    TextDelta(f"{index}.{step} ", (TokenDetail(step, bytes([index])),), 1, index)
+                    call(index, step)
+                    if rng.random() < 0.1
+                    else TextDelta(
+                        f"{index}.{step} ", (TokenDetail(step, bytes([index])),), 1, index, rng.choice(list(Channel))
+                    )
                     for step in range(rng.randrange(12))
                 ),
                 finished(index),
@@ -123,12 +165,12 @@ def summary(events: Sequence[Event]) -> dict[str, Any]:
     counts: defaultdict[int, int] = defaultdict(int)
     for event in events:
         if isinstance(event, TextDelta):
-            texts[event.sequence_index] += event.text
+            texts[event.sequence_index] += "".join(f"{event.channel.value} {part};" for part in event.text.split())
             tokens[event.sequence_index] += event.tokens
             counts[event.sequence_index] += event.token_count
-        elif isinstance(event, SequenceFinished):
-            texts[event.sequence_index] += "|"
-    others = [event for event in events if not isinstance(event, TextDelta)]
+        elif isinstance(event, SequenceFinished | ToolCallDelta):
+            texts[event.sequence_index] += f"|{event}"
+    others = [event for event in events if not isinstance(event, TextDelta | ToolCallDelta)]
     return {"texts": dict(texts), "tokens": dict(tokens), "counts": dict(counts), "others": others}
 
 
@@ -168,6 +210,13 @@ class Mixing(Outbox):
         super().put(TextDelta(event.text, event.tokens, event.token_count) if isinstance(event, TextDelta) else event)
 
 
+class Blending(Outbox):
+    """Puts the deltas of all channels into one."""
+
+    def put(self, event: Event) -> None:
+        super().put(replace(event, channel=Channel.CONTENT) if isinstance(event, TextDelta) else event)
+
+
 class Late(Outbox):
     """Lets a delta go only behind what follows it."""
 
@@ -177,7 +226,7 @@ class Late(Outbox):
         self._held = {**held, **self._held}
 
 
-@pytest.mark.parametrize("kind", [Mixing, Late])
+@pytest.mark.parametrize("kind", [Mixing, Blending, Late])
 async def test_the_random_paces_catch_an_outbox_that_mixes_or_reorders(kind: type[Outbox]):
     caught = [seed for seed in range(40) if await changed(kind, seed)]
     assert len(caught) > 10

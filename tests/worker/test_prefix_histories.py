@@ -18,10 +18,11 @@ class Model:
     max_bytes: int
     held: dict[tuple[str, tuple[int, ...]], tuple[bytes, int]] = field(default_factory=dict)
     now: int = 0
+    aside_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
-        return sum(len(text) for text, _ in self.held.values())
+        return self.aside_bytes + sum(len(text) for text, _ in self.held.values())
 
     def find(self, namespace: str, symbols: tuple[int, ...], max_tokens: int) -> list[bytes]:
         found: list[bytes] = []
@@ -40,7 +41,7 @@ class Model:
             before = [self.held.get((namespace, symbols[:length])) for length in range(1, end)]
             text = contents[end - 1 - first_block]
             old, _ = self.held.get((namespace, symbols[:end]), (b"", 0))
-            fits = sum(len(each[0]) for each in before if each) + len(text) <= self.max_bytes
+            fits = sum(len(each[0]) for each in before if each) + len(text) <= self.max_bytes - self.aside_bytes
             if None not in before and fits and len(text) > len(old):
                 self.held[namespace, symbols[:end]] = (text, 0)
         if first_block == 0 or (namespace, symbols[:first_block]) in self.held:
@@ -53,6 +54,14 @@ class Model:
         for end in range(1, len(symbols) + 1):
             if (namespace, symbols[:end]) in self.held:
                 self.held[namespace, symbols[:end]] = (self.held[namespace, symbols[:end]][0], self.now)
+
+    def hold(self, contents: Sequence[bytes]) -> list[bytes]:
+        kept: list[bytes] = []
+        while len(kept) < len(contents) and self.aside_bytes + len(contents[len(kept)]) <= self.max_bytes:
+            kept.append(contents[len(kept)])
+            self.aside_bytes += len(kept[-1])
+        self.shrink(self.max_bytes)
+        return kept
 
     def shrink(self, limit_bytes: int) -> None:
         while self.nbytes > limit_bytes:
@@ -73,14 +82,16 @@ class History:
         self.memory = Memory()
         self.cache = make(self.max_bytes)
         self.model = Model(self.max_bytes)
+        self.aside: list[list[Part]] = []
 
     def run(self, num_steps: int) -> None:
         for _ in range(num_steps):
-            self.random.choice((self.find, self.find, self.add, self.add, self.add))()
+            self.random.choice((self.find, self.find, self.add, self.add, self.add, self.hold, self.let_go))()
             assert self.cache.nbytes == self.memory.nbytes == self.model.nbytes <= self.max_bytes
             assert self.cache.num_blocks == len(self.model.held)
-            held = sorted(text for text, _ in self.model.held.values())
-            assert sorted(part.content for part in self.memory.alive) == held
+            held = [text for text, _ in self.model.held.values()]
+            aside = [content_of(part) for parts in self.aside for part in parts]
+            assert sorted(part.content for part in self.memory.alive) == sorted(held + aside)
 
     def prompt(self) -> tuple[str, tuple[int, ...]]:
         length = self.random.randint(0, 6)
@@ -101,6 +112,18 @@ class History:
         ]
         self.cache.add(namespace, tokens(symbols), self.memory.parts(contents), first)
         self.model.add(namespace, symbols, contents, first)
+
+    def hold(self) -> None:
+        contents = [bytes(self.random.choice((1, 8, 20))) for _ in range(self.random.randint(0, 3))]
+        self.aside.append(self.cache.hold(self.memory.parts(contents)))
+        assert [content_of(part) for part in self.aside[-1]] == self.model.hold(contents)
+
+    def let_go(self) -> None:
+        parts = self.aside.pop() if self.aside else []
+        self.cache.let_go(parts)
+        self.model.aside_bytes -= sum(part.nbytes for part in parts)
+        for part in parts:
+            part.drop()
 
 
 def whole(max_bytes: int) -> PrefixCache:
@@ -145,6 +168,13 @@ class KeepsDuplicates(PrefixCache):
         super().add(namespace, token_ids, parts[known:], first_block + known)
 
 
+class ForgetsWhatIsHeldAside(PrefixCache):
+    def hold(self, parts: Sequence[Part]) -> list[Part]:
+        kept = super().hold(parts)
+        self._aside_bytes = 0
+        return kept
+
+
 class CoversTheLastToken(PrefixCache):
     def find(self, namespace: str, token_ids: Sequence[int], max_tokens: int) -> list[Part]:
         return super().find(namespace, token_ids, max_tokens + 1)
@@ -159,6 +189,7 @@ class CoversTheLastToken(PrefixCache):
         DropsTheLast,
         KeepsDuplicates,
         CoversTheLastToken,
+        ForgetsWhatIsHeldAside,
     ],
 )
 def test_the_histories_catch_a_defect(defective: type[PrefixCache]):

@@ -7,7 +7,8 @@ import pytest
 
 from tests.worker.prefix_blocks import child, files, get, make_store, nbytes, only_file, put
 from tests.worker.prefix_child import SMALL_BYTES
-from tests.worker.prefix_parts import NO_LIMIT, Memory, block, content, writer_held
+from tests.worker.prefix_parts import NO_LIMIT, Memory, add, block, content, num_found, writer_held
+from worker.prefix_cache import MAX_WRITE_BYTES, PrefixCache
 from worker.prefix_files import HEADER_BYTES
 from worker.prefix_store import PAUSE_S, PrefixStore
 
@@ -152,7 +153,7 @@ def test_without_its_folder_the_cache_goes_on_and_says_so_once(tmp_path: Path, c
     (tmp_path / "file").write_bytes(b"")
     store = make_store(tmp_path / "file" / "blocks")
     name = store.child(store.root("a"), block(1))
-    assert [store.put(name, block(1), Memory().part(b"x")) for _ in range(3)] == [False] * 3
+    assert [store.put(name, block(1), Memory().part(b"x")) for _ in range(3)] == [None] * 3
     store.touch([name])
     assert store.drain(5)
     assert (get(store, 1), store.counters.num_refused, store.nbytes) == (None, 3, 0)
@@ -176,6 +177,25 @@ def test_writing_is_tried_again_after_a_pause(tmp_path: Path, caplog: pytest.Log
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
+def test_a_block_that_was_not_written_is_offered_again_when_it_is_used_after_the_pause(tmp_path: Path):
+    now = [0.0]
+    store = PrefixStore(tmp_path / "blocks", NO_LIMIT, Memory().codec(), clock=lambda: now[0])
+    cache = PrefixCache(NO_LIMIT, store=store)
+    assert store.drain(5)
+    (tmp_path / "blocks").rename(tmp_path / "before")
+    (tmp_path / "blocks").write_bytes(b"")
+    add(cache, Memory(), (1, 2))  # taken, and fails
+    assert store.drain(5)
+    (tmp_path / "blocks").unlink()
+    written: list[int] = []
+    for now[0] in (1.0, PAUSE_S - 1, PAUSE_S, PAUSE_S + 1):
+        num_found(cache, (1, 2))
+        assert store.drain(5)
+        written.append(store.counters.num_written)
+    assert written == [0, 0, 2, 2]
+    assert num_found(PrefixCache(NO_LIMIT, store=make_store(tmp_path / "blocks")), (1, 2)) == 2
+
+
 def test_a_folder_of_another_kind_is_not_used(tmp_path: Path):
     put(make_store(tmp_path), 1)
     own = only_file(tmp_path).parent
@@ -197,9 +217,57 @@ def test_no_more_waits_than_the_queue_may_hold(tmp_path: Path):
     store = PrefixStore(tmp_path, NO_LIMIT, Memory().codec(), max_waiting_bytes=250)
     names = [store.child(store.root("a"), block(index)) for index in range(3)]
     with writer_held(store):
-        taken = [store.put(name, block(index), Memory().part(bytes(100))) for index, name in enumerate(names)]
+        parts = [Memory().part(bytes(100)) for _ in names]
+        taken = [store.put(name, block(index), parts[index]) is not None for index, name in enumerate(names)]
     assert store.drain(5)
     assert (taken, store.counters.num_written, store.counters.num_refused) == ([True, True, False], 2, 1)
+
+
+def test_what_the_queue_has_no_room_for_is_offered_when_it_has(tmp_path: Path):
+    store = PrefixStore(tmp_path, NO_LIMIT, Memory().codec(), max_waiting_bytes=250)
+    cache = PrefixCache(NO_LIMIT, store=store)
+    with writer_held(store):
+        add(cache, Memory(), (1, 2, 3, 4, 5), num_bytes=100)
+        assert cache.write_on()
+        assert store.counters.num_written == 0
+    while cache.write_on(5.0):
+        pass
+    assert store.drain(5)
+    assert store.counters.num_written == 5
+    assert not cache.write_on()
+
+
+def test_what_was_dropped_meanwhile_is_not_offered(tmp_path: Path):
+    store = PrefixStore(tmp_path, NO_LIMIT, Memory().codec(), max_waiting_bytes=250)
+    cache = PrefixCache(500, store=store)
+    memory = Memory()
+    with writer_held(store):
+        add(cache, memory, (1, 2, 3, 4, 5), num_bytes=100)
+        memory.part(b"")
+        cache.let_go(cache.hold(memory.parts([bytes(200)])))
+        assert cache.num_blocks == 3
+    while cache.write_on(5.0):
+        pass
+    assert store.drain(5)
+    assert store.counters.num_written == 3
+
+
+def test_a_block_that_no_queue_could_hold_is_not_waited_for(tmp_path: Path):
+    store = PrefixStore(tmp_path, NO_LIMIT, Memory().codec(), max_waiting_bytes=99)
+    cache = PrefixCache(NO_LIMIT, store=store)
+    add(cache, Memory(), (1,), num_bytes=100)
+    assert not cache.write_on()
+
+
+def test_a_long_prompt_is_written_in_several_calls(tmp_path: Path):
+    store = make_store(tmp_path)
+    cache = PrefixCache(NO_LIMIT, store=store)
+    add(cache, Memory(), (1, 2, 3), num_bytes=MAX_WRITE_BYTES)
+    assert store.drain(10)
+    assert store.counters.num_written == 1
+    assert [cache.write_on(), cache.write_on(), cache.write_on()] == [True, False, False]
+    assert store.drain(10)
+    assert store.counters.num_written == 3
 
 
 def test_closing_writes_what_waits_and_takes_no_more(tmp_path: Path):

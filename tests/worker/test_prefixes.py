@@ -11,14 +11,21 @@ from models.registry import LoadedModel
 from tests.models.stepping import step_logits
 from tests.worker.text_engines import request
 from tests.worker.text_models import Models
-from tests.worker.text_rows import row
+from tests.worker.text_rows import row as row_of
 from worker import prefix_cache
 from worker.prefixes import Prefixes, PrefixSettings
 from worker.row import Row
-from worker.sequence import CacheUse
+from worker.sequence import CacheUse, TextRequest
 
 PROMPT = tuple(range(200))
 BIG = PrefixSettings(max_bytes=1 << 20)
+
+
+def row(cache: Cache, wanted: TextRequest, slot: int) -> Row:
+    """Return a row whose last token was drawn behind all that its slot holds."""
+    subject = row_of(cache, wanted, slot)
+    subject.was_drawn = True
+    return subject
 
 
 def known(loaded: LoadedModel, settings: PrefixSettings = BIG, num_tokens: int = 200) -> tuple[Prefixes, Cache]:
@@ -137,3 +144,14 @@ def test_models_that_compute_other_numbers_read_none_of_these(models: Models, tm
         prefixes = Prefixes(settings, cache, models(kind))
         assert found(prefixes, row(cache, request(prompt=PROMPT), 0)) == num_found
         prefixes.close()
+
+
+def test_nothing_is_published_behind_a_forced_token(loaded: LoadedModel):
+    cache = loaded.make_cache(1)
+    prefixes, subject = Prefixes(BIG, cache, loaded), computed(loaded, cache, 70)
+    subject.was_drawn = False
+    prefixes.publish(subject)
+    assert subject.num_published == 0
+    subject.was_drawn = True
+    prefixes.publish(subject)
+    assert subject.num_published == 2

@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 
 from models.layers.row_cache import RowCache
 from models.layers.stores.full import FullStore
 from models.registry import LoadedModel
+from native import dense, kernels
+from tests.worker.constraining import Anything
 from tests.worker.text_engines import request
 from tests.worker.text_models import changed
 from tests.worker.text_rows import advance, ready, row
 from worker.batch import Batch
-from worker.row import LogitsNotFiniteError, Row, RowOrderError
+from worker.row import LogitsNotFiniteError, Row, RowOrderError, Underway
+from worker.sampling import Draw
 from worker.sequence import SamplingSettings, TextRequest
 
 GUESSING = request(
@@ -24,7 +28,7 @@ GUESSING = request(
 
 def step(batch: Batch, rows: list[Row]) -> None:
     batch.build(rows, is_ahead=False)
-    batch.draw(rows, [None] * len(rows))
+    batch.draw(rows)
 
 
 def test_a_row_takes_one_token_of_a_plain_draw(loaded: LoadedModel):
@@ -60,14 +64,6 @@ def test_it_never_guesses_past_its_limit(loaded: LoadedModel):
         advance([subject])
         step(batch, [subject])
         assert len(subject.drafts) <= limit
-
-
-class Anything:
-    def advance(self, token_id: int) -> None:
-        """All is well."""
-
-    def mask(self) -> None:
-        return None
 
 
 class NoWayBack(FullStore):
@@ -115,3 +111,15 @@ def test_log_probabilities_come_with_the_tokens(loaded: LoadedModel):
     (drawn,) = subject.take()
     assert drawn.alternatives[0] == (drawn.token_id, drawn.logprob)
     assert len(drawn.alternatives) == 2
+
+
+@pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
+def test_a_draw_that_failed_has_no_token_for_whoever_asks_again(loaded: LoadedModel):
+    outside = dense.rows(mx.ones((2, 4)), mx.array([1, 2]))
+    failing = Underway(Draw(outside[:, 0].astype(mx.uint32), outside[:, 1], None))
+    with pytest.raises(RuntimeError, match="outside the matrix"):
+        failing.read()
+    subject = row(loaded.make_cache(1), request("a"), 0)
+    subject.await_draw(failing, 0)
+    with pytest.raises(LogitsNotFiniteError):
+        subject.advance()

@@ -11,6 +11,7 @@ from models.step import NumericPath
 from native import kernels
 from tests.support.draw_reference import Rule, expected_token, random_logits, random_rule
 from worker import draws
+from worker.masks import packed
 from worker.sampling import SEED_MASK, Draw, Drawer, DrawOrderError, DrawPlan, Sampler, uniforms
 from worker.sequence import Drawn, SamplingSettings
 
@@ -266,7 +267,7 @@ def test_nothing_is_drawn_ahead_of_penalties(drawer: Drawer):
 
 def test_a_mask_lets_only_some_come(drawer: Drawer):
     free, bound = Sampler(SamplingSettings(), ()), Sampler(SamplingSettings(), ())
-    mask = [False, False, False, True]  # and none beyond its end
+    mask = packed(np.array([False, False, False, True]))  # and none beyond its end
     rows = [tokens_of(drawer.draw(logits(rows=2), [DrawPlan(free), DrawPlan(bound, mask=mask)])) for _ in range(5)]
     assert {bound for _, bound in rows} == {3}
     assert {free for free, _ in rows} == {drawn(drawer, SamplingSettings(), 1)[0]}
@@ -274,7 +275,7 @@ def test_a_mask_lets_only_some_come(drawer: Drawer):
 
 def test_processors_come_before_the_mask(drawer: Drawer):
     sampler = Sampler(SamplingSettings(temperature=0.0, logit_bias={1: -50.0}), ())
-    assert tokens_of(drawer.draw(logits(), [DrawPlan(sampler, mask=[True, True, True, True, False])])) == [2]
+    assert tokens_of(drawer.draw(logits(), [DrawPlan(sampler, mask=packed(np.arange(5) < 4))])) == [2]
 
 
 def test_penalties_see_accepted_tokens(drawer: Drawer):
@@ -313,7 +314,9 @@ def test_logits_that_are_not_numbers_hurt_only_their_row(drawer: Drawer, tempera
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_mask_that_lets_none_come_gives_no_token(drawer: Drawer, temperature: float):
-    plan = DrawPlan(Sampler(SamplingSettings(temperature=temperature), (), top_logprobs=2), mask=[False] * 5)
+    plan = DrawPlan(
+        Sampler(SamplingSettings(temperature=temperature), (), top_logprobs=2), mask=packed(np.zeros(5, dtype=bool))
+    )
     assert drawer.draw(logits(), [plan]).read() == [None]
 
 
@@ -341,7 +344,9 @@ def test_log_probabilities_are_of_the_distribution_before_filters(drawer: Drawer
 
 
 def test_alternatives_are_tokens_that_may_come(drawer: Drawer):
-    plan = DrawPlan(Sampler(SamplingSettings(temperature=0.0), (), top_logprobs=20), mask=[True, False, True])
+    plan = DrawPlan(
+        Sampler(SamplingSettings(temperature=0.0), (), top_logprobs=20), mask=packed(np.array([True, False, True]))
+    )
     found = told(drawer.draw(logits(), [plan]))[0]
     assert found.alternatives == ((2, pytest.approx(math.log(0.75))), (0, pytest.approx(math.log(0.25))))
     assert found.logprob == found.alternatives[0][1]

@@ -106,7 +106,7 @@ def test_small_requests_do_not_pass_one_for_which_there_is_no_memory():
 
     assert [names(step(scheduler, refuse_big)) for _ in range(2)] == [[], []]
     assert asked == ["big", "big"]
-    assert (big.slot, big.state, scheduler.waiting_place(big)) == (None, State.QUEUED, 0)
+    assert (big.slot, big.state, scheduler.waiting_places().get(big)) == (None, State.QUEUED, 0)
     assert names(step(scheduler)) == ["small", "big"]
 
 
@@ -119,7 +119,7 @@ def test_a_start_that_raises_leaves_the_sequence_in_the_line():
 
     with pytest.raises(OSError, match="no"):
         scheduler.plan(nobody_is_behind, fail)
-    assert (subject.slot, scheduler.waiting_place(subject)) == (None, 0)
+    assert (subject.slot, scheduler.waiting_places().get(subject)) == (None, 0)
     assert names(step(scheduler)) == ["a"]
 
 
@@ -127,7 +127,7 @@ def test_the_place_of_who_runs_is_none():
     first, second = sequence("a"), sequence("b")
     scheduler = scheduler_with(1, 64, first, second)
     step(scheduler)
-    assert [scheduler.waiting_place(subject) for subject in (first, second)] == [None, 0]
+    assert scheduler.waiting_places() == {second: 0}
 
 
 def test_a_waiting_sequence_can_be_removed():

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from worker.detokenizer import Detokenizer
 from worker.events import Alternative, FinishReason, SequenceFinished, TextDelta, TokenDetail
+from worker.phases import PhaseClock
 from worker.sequence import (
     Drawn,
-    PhaseClock,
     SamplingSettings,
     Sequence,
     State,
@@ -46,7 +46,7 @@ def run(subject: Sequence, token_ids: list[int]) -> tuple[list[TextDelta], Seque
     deltas: list[TextDelta] = []
     for token_id in token_ids:
         advance = subject.advance(Drawn(token_id))
-        deltas += [advance.delta] if advance.delta is not None else []
+        deltas += [event for event in advance.events if isinstance(event, TextDelta)]
         if advance.finished is not None:
             return deltas, advance.finished
     return deltas, None
@@ -152,13 +152,13 @@ def test_token_details_come_with_each_token_even_when_text_is_held():
 def test_log_probabilities_come_with_the_bytes_of_what_could_have_been():
     subject = sequence(top_logprobs=2)
     advance = subject.advance(Drawn(97, -0.5, ((98, -0.2), (EOS, -3.0))))
-    assert advance.delta == TextDelta(
+    assert advance.events[0] == TextDelta(
         "a", (TokenDetail(97, b"a", -0.5, (Alternative(98, b"b", -0.2), Alternative(EOS, b"", -3.0))),), 1
     )
 
 
 def test_without_a_request_for_either_there_are_no_details():
-    assert sequence().advance(Drawn(97, -0.5, ((98, -0.2),))).delta == TextDelta("a", (), 1)
+    assert sequence().advance(Drawn(97, -0.5, ((98, -0.2),))).events == (TextDelta("a", (), 1),)
 
 
 # Before the least number of tokens.
@@ -199,7 +199,7 @@ def test_the_most_tokens_win_over_the_least():
 def test_each_sequence_tells_which_it_is():
     request = TextRequest("r1", (1,), SamplingSettings(), StoppingSettings(1), num_sequences=3)
     advance = Sequence(request, Detokenizer(token_bytes), 1000, index=2).advance(Drawn(97))
-    assert advance.delta == TextDelta("a", (), 1, 2)
+    assert advance.events[0] == TextDelta("a", (), 1, 2)
     assert advance.finished == SequenceFinished(FinishReason.MAX_TOKENS, sequence_index=2)
 
 

@@ -6,7 +6,7 @@ from models.registry import LoadedModel
 from tests.worker.text_engines import request
 from tests.worker.text_rows import row, sequence
 from worker.job import Counts
-from worker.sequence import PhaseClock
+from worker.phases import PhaseClock
 from worker.stats import BOUNDS_US, RATE_MEMORY_S, Histogram, Rate, TextStats
 
 # Histograms.

@@ -1,6 +1,7 @@
 """Chats are rendered in real child processes, which are killed when they misbehave and replaced."""
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from worker.chat import ChatPrompt
+from worker.dialects.call import Tool
 from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull, TemplateBusy
 from worker.template_process import TemplateChild
-from worker.templates import Template, TemplateChildError, TemplateRenderer
+from worker.templates import Rendering, Template, TemplateChildError, TemplateRenderer
+from worker.tools import Choice, ToolUse
 
 TIMEOUT_S = 2.0
 SOURCE = (
@@ -32,8 +35,11 @@ Start = Callable[..., TemplateRenderer]
 async def start() -> AsyncIterator[Start]:
     renderers: list[TemplateRenderer] = []
 
-    def started(source: str = SOURCE, timeout_s: float = TIMEOUT_S, max_waiting: int = 64) -> TemplateRenderer:
-        renderer = TemplateRenderer(Template(source, "<s>", None), timeout_s=timeout_s, max_waiting=max_waiting)
+    def started(
+        source: str = SOURCE, timeout_s: float = TIMEOUT_S, max_waiting: int = 64, *, tells_tail: bool = False
+    ) -> TemplateRenderer:
+        template = Template(source, "<s>", None, tells_tail)
+        renderer = TemplateRenderer(template, timeout_s=timeout_s, max_waiting=max_waiting)
         renderer.start()
         renderers.append(renderer)
         return renderer
@@ -52,7 +58,7 @@ def chat(said: str, **variables: object) -> ChatPrompt:
 
 
 async def test_a_chat_becomes_the_templates_text(start: Start) -> None:
-    assert await start().render(chat("hi", mood="glad")) == "<s>user: hi glad"
+    assert await start().render(chat("hi", mood="glad")) == Rendering("<s>user: hi glad")
 
 
 async def test_the_template_tells_what_it_reads(start: Start) -> None:
@@ -68,7 +74,7 @@ async def test_what_misbehaves_is_refused_and_the_next_chat_is_rendered(start: S
     with pytest.raises(ChatTemplateRejected, match=words) as raised:
         await renderer.render(chat(said))
     assert raised.value.metadata["field"] == "spec.chat"
-    assert await renderer.render(chat("hi")) == "<s>user: hi "
+    assert await renderer.render(chat("hi")) == Rendering("<s>user: hi ")
 
 
 async def test_a_template_that_is_none_is_refused_each_time_without_a_child(start: Start) -> None:
@@ -87,7 +93,7 @@ async def test_a_child_that_gets_no_time_is_not_the_callers_fault(start: Start) 
     os.kill(stopped, signal.SIGSTOP)
     with pytest.raises(TemplateBusy, match="busy"):
         await renderer.render(chat("hi"))
-    assert await renderer.render(chat("hi")) == "<s>user: hi "
+    assert await renderer.render(chat("hi")) == Rendering("<s>user: hi ")
     assert not is_process(stopped)
 
 
@@ -140,7 +146,7 @@ async def test_a_child_that_was_killed_is_replaced(start: Start) -> None:
     first = renderer.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    assert await renderer.render(chat("hi")) == "<s>user: hi "
+    assert await renderer.render(chat("hi")) == Rendering("<s>user: hi ")
     assert renderer.pid not in {None, first}
 
 
@@ -151,7 +157,7 @@ async def test_a_caller_that_goes_away_leaves_the_others_served(start: Start) ->
     await asyncio.sleep(0)
     gone.cancel()
 
-    assert await waiting == "<s>user: hi "
+    assert await waiting == Rendering("<s>user: hi ")
 
 
 async def test_more_chats_than_may_wait_are_refused(start: Start) -> None:
@@ -160,7 +166,7 @@ async def test_more_chats_than_may_wait_are_refused(start: Start) -> None:
 
     done = await asyncio.gather(*calls, return_exceptions=True)
 
-    assert "<s>user: hi " in done
+    assert Rendering("<s>user: hi ") in done
     assert any(isinstance(each, QueueFull) for each in done)
 
 
@@ -196,3 +202,41 @@ async def test_a_child_ends_with_its_parent_even_while_the_template_loops(start:
         await looping
     await child.end()
     assert not is_process(child.pid)
+
+
+TOOLS = (Tool("f", "does", {"type": "object", "properties": {"a": {"type": "integer"}}}), Tool("g", "", {}))
+
+
+async def test_the_template_reads_the_tools_that_are_offered(start: Start) -> None:
+    renderer = start("{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}")
+    offered, withheld = (
+        ChatPrompt("spec.chat", chat("hi").messages, tools=ToolUse(TOOLS, choice))
+        for choice in (Choice.AUTO, Choice.NONE)
+    )
+    first, second = (json.loads(line) for line in (await renderer.render(offered)).text.splitlines())
+    assert first["function"] == {"name": "f", "description": "does", "parameters": TOOLS[0].schema}
+    assert second["function"]["parameters"] == {"type": "object", "properties": {}}
+    assert await renderer.render(withheld) == Rendering("")
+
+
+ASKING = "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}A:<think>{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "tells_tail", "continues", "tail"),
+    [
+        (ASKING, True, False, "A:<think>"),
+        (ASKING, True, True, ""),
+        (ASKING, False, False, ""),
+        ("{% for m in messages %}[{{ m.content }}]{% endfor %}<think>", True, False, ""),
+        ("{{ add_generation_prompt }}<think>", True, False, "True<think>"),
+        ("{% if not add_generation_prompt %}{{ raise_exception('no') }}{% endif %}<think>", True, False, ""),
+    ],
+)
+async def test_the_part_that_begins_the_answer_is_told(
+    start: Start, source: str, tells_tail: bool, continues: bool, tail: str
+) -> None:
+    asked = ChatPrompt("spec.chat", ({"role": "assistant", "content": "<think>"},), continue_final_message=continues)
+    rendering = await start(source, tells_tail=tells_tail).render(asked)
+    assert rendering.tail == tail
+    assert rendering.text.endswith(tail)

@@ -11,7 +11,7 @@ from pomona.v1 import common_pb2
 from pomona.v1 import generation_pb2 as pb
 
 from worker import validation
-from worker.errors import ContextTooLong, InvalidField, RequestError, UnsupportedOption
+from worker.errors import ConstraintInvalid, ContextTooLong, InvalidField, RequestError, UnsupportedOption
 from worker.sequence import SamplingSettings
 from worker.validation import (
     MAX_LOGIT_BIASES,
@@ -46,7 +46,10 @@ def prepared(kind: type[Any], path: tuple[FieldDescriptor, ...]) -> Any:
     if "chat" in names:
         holder = message if kind is pb.CountTokensRequest else message.spec
         parts = [pb.ContentPart(text="a")] if "parts" in names else []
-        holder.chat.messages.add(role=pb.ROLE_ASSISTANT, parts=parts)
+        calls = [pb.ToolCall(id="c", name="f", arguments_json="{}")] if "tool_calls" in names else []
+        holder.chat.messages.add(role=pb.ROLE_ASSISTANT, parts=parts, tool_calls=calls)
+        if "tools" in names:
+            holder.chat.tools.add(name="t")
     if "token_ids" in names:
         message.spec.token_ids.ids.append(1)
     return message
@@ -71,7 +74,7 @@ def test_every_field_changes_something_or_is_refused_by_name(
     after = outcome(message)
 
     if isinstance(after, RequestError):
-        assert isinstance(after, InvalidField | UnsupportedOption)
+        assert isinstance(after, InvalidField | UnsupportedOption | ConstraintInvalid)
         field = clean(after.field)
         assert named(path) == field or named(path).startswith(f"{field}.") or field.startswith(f"{named(path)}.")
     else:
@@ -81,6 +84,8 @@ def test_every_field_changes_something_or_is_refused_by_name(
 # Messages that say nothing by themselves; their fields are walked on their own.
 CONTAINERS = {
     "spec",
+    "spec.chat.tool_choice",
+    "chat.tool_choice",
     "spec.sampling",
     "spec.stopping",
     "spec.output",
@@ -310,10 +315,12 @@ def test_stream_options_have_bounds(options: pb.StreamOptions, path: str) -> Non
 
 
 def test_stream_options_are_taken_over() -> None:
-    options = pb.StreamOptions(coalesce_tokens=4, coalesce_interval=Duration(nanos=20_000_000), prefill_progress=True)
+    options = pb.StreamOptions(
+        coalesce_tokens=4, coalesce_interval=Duration(nanos=20_000_000), prefill_progress=True, waiting_events=True
+    )
     made = read(base(pb.StreamGenerateRequest, stream_options=options))
     assert isinstance(made, Generation)
-    assert made.streaming == Streaming(4, 0.02, prefill_progress=True)
+    assert made.streaming == Streaming(4, 0.02, prefill_progress=True, waiting_events=True)
 
 
 def test_a_count_takes_text_and_chat() -> None:

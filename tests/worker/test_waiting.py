@@ -45,14 +45,14 @@ def test_asking_who_is_next_changes_nothing():
 def test_a_place_is_counted_by_priority():
     first, second, third = sequence("a"), sequence("b", priority=1), sequence("c")
     line = line_of(first, second, third)
-    assert [line.place(subject) for subject in (second, first, third)] == [0, 1, 2]
+    assert line.places() == {second: 0, first: 1, third: 2}
 
 
 def test_who_does_not_wait_has_no_place():
     subject = sequence("a")
     line = line_of(subject)
     line.remove(subject)
-    assert line.place(subject) is None
+    assert line.places() == {}
     assert len(line) == 0
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from models.layers.cache import Cache
@@ -20,10 +20,6 @@ from worker.workloads.text import TextWorkload
 T = TypeVar("T")
 TICK_S = 0.001
 MAX_TICKS = 20_000
-
-
-def unconstrained(_: TextRequest) -> None:
-    return None
 
 
 class StalledError(AssertionError):
@@ -47,7 +43,7 @@ class Driven:
         loaded: the model; many workloads may share it.
         settings: of the workload.
         make: makes the workload.
-        constrain: see `TextWorkload`.
+        constrain: makes what restricts a request's sequences; None: nothing does.
 
     Attributes:
         events: of each request by its key, as posted.
@@ -60,13 +56,14 @@ class Driven:
         settings: TextSettings | None = None,
         *,
         make: Callable[..., TextWorkload] = TextWorkload,
-        constrain: Callable[[TextRequest], Constraint | None] = unconstrained,
+        constrain: Callable[[TextRequest], Constraint] | None = None,
     ) -> None:
         self.clock = Clock()
         self.events: dict[str, list[Event]] = {}
         self.plans: list[TextPlan] = []
         self._jobs: dict[str, Job[TextRequest]] = {}
-        self.workload = make(lambda _: loaded, settings or TextSettings(), clock=self.clock, constrain=constrain)
+        self._constrain = constrain
+        self.workload = make(lambda _: loaded, settings or TextSettings(), clock=self.clock)
         self.workload.load(lambda _: None)
 
     @property
@@ -78,6 +75,8 @@ class Driven:
         return self.workload._ready.prefixes.nbytes
 
     def admit(self, wanted: TextRequest, max_bytes: int = 1 << 20) -> None:
+        if (constrain := self._constrain) is not None:
+            wanted = replace(wanted, make_constraint=lambda: constrain(wanted))
         job = Job(wanted, Outbox(max_bytes), self.clock())
         self._jobs[wanted.key] = job
         self.events[wanted.key] = []

@@ -3,12 +3,15 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from models.registry import LoadedModel
+from tests.worker.constraining import Choices
 from tests.worker.text_driving import Driven
 from tests.worker.text_engines import request
-from worker.events import Completed, Event, SequenceFinished, TextDelta
+from worker.errors import ConstraintTooComplex
+from worker.events import Completed, Event, Failed, SequenceFinished, TextDelta, Usage
 from worker.prefixes import PrefixSettings
 from worker.sequence import CacheUse, SamplingSettings, StoppingSettings, TextRequest
 from worker.text_settings import TextSettings
@@ -86,6 +89,7 @@ class Mix:
         # Where starting returns at once, forwards are built on tokens that nobody has read.
         self.device = dice.choice(["cpu", "metal"])
         self.visits = [self.visit(str(number)) for number in range(dice.randint(2, 6))]
+        self.cancelled: dict[str, Usage] = {}
 
     def visit(self, name: str) -> Visit:
         dice = self.dice
@@ -102,11 +106,16 @@ class Mix:
         dice = self.dice
         shared = self.base[: dice.choice([0, 0, 20, 40, 64, 70, 110])]
         prompt = (*shared, *(dice.randrange(256) for _ in range(dice.choice([1, 2, 9, 40]))))
+        constraint, stopping = self.constraint(), self.stopping()
+        if constraint is not None and stopping.min_tokens:
+            # What may not end yet and nothing else is allowed leaves nothing to draw, and yet can be forced.
+            stopping = replace(stopping, stop_token_ids=frozenset())
         return request(
             name,
             prompt,
             sampling=SamplingSettings(**dice.choice(SAMPLINGS), seed=dice.randrange(1 << 64)),
-            stopping=self.stopping(),
+            stopping=stopping,
+            make_constraint=constraint,
             token_details=True,
             top_logprobs=dice.choice([None, None, None, 3]),
             num_sequences=dice.choice([1, 1, 1, 2, 3]),
@@ -114,6 +123,15 @@ class Mix:
             cache=CacheUse(is_bypassed=dice.random() < 0.2, namespace=dice.choice(["", "", "other"])),
             priority=dice.choice([0, 0, 0, 9]),
         )
+
+    def constraint(self) -> Callable[[], Choices] | None:
+        dice = self.dice
+        if dice.random() < 0.6:
+            return None
+        some = [[dice.choice(LETTERS)], dice.sample(LETTERS, 3), dice.sample(range(256), 20)]
+        places = [dice.choice([some[0], *some]) for _ in range(dice.choice([0, 1, 4, 12]))]
+        fails_at = dice.choice([None, None, None, dice.randrange(13)])
+        return partial(Choices, places, is_whole=dice.random() < 0.4, fails_at=fails_at)
 
     def stopping(self) -> StoppingSettings:
         dice = self.dice
@@ -138,6 +156,7 @@ class Mix:
             together = self.run()
             for visit in self.visits:
                 compare(together.events[visit.wanted.key], self.alone(visit.wanted))
+            self.check_counts(together)
             together.assert_nothing_is_held()
         except Exception as error:
             raise NotAloneError(f"seed {self.seed}: {error!r}") from error
@@ -161,18 +180,27 @@ class Mix:
         if tick == visit.arrives:
             driven.admit(visit.wanted, visit.max_bytes)
         if visit.leaves == tick and not has_ended(driven.events[key]):
-            driven.cancel(key)
+            self.cancelled[key] = driven.cancel(key)
         if tick % visit.reads_every == 0:
             driven.read(key)
 
     def alone(self, wanted: TextRequest) -> list[Event]:
-        """Run a request with nothing before or beside it, not even a sequence of its own, and without guesses."""
+        """Run a request with nothing before or beside it, not even a sequence of its own, and draw each token alone."""
         settings = TextSettings(1, max_context_tokens=256, prefixes=PrefixSettings(max_bytes=0))
+        if isinstance(make := wanted.make_constraint, partial):
+            wanted = replace(wanted, make_constraint=partial(make, skips=False, fails_at=None))
         return Driven(self.loaded, settings).generate(replace(wanted, max_draft_tokens=0))
+
+    def check_counts(self, driven: Driven) -> None:
+        """Assert that the tokens that were counted are those that the callers are told of."""
+        ends = [events[-1] for events in driven.events.values() if has_ended(events)]
+        usages = [*self.cancelled.values(), *(end.usage for end in ends if isinstance(end, Completed | Failed))]
+        counts = driven.workload.counts()
+        assert counts.completion_tokens_total == sum(usage.completion_tokens for usage in usages)
 
 
 def has_ended(events: list[Event]) -> bool:
-    return bool(events) and isinstance(events[-1], Completed)
+    return bool(events) and isinstance(events[-1], Completed | Failed)
 
 
 def outputs(events: list[Event]) -> Outputs:
@@ -202,7 +230,9 @@ def compare(found: list[Event], alone: list[Event]) -> None:
         else:
             assert finished == wanted_end
         assert (tokens, text) == (wanted_tokens, wanted_text), f"sequence {index} of {len(expected)}"
-    if has_ended(found):
+    if has_ended(found) and isinstance(last := found[-1], Failed):
+        assert isinstance(last.error, ConstraintTooComplex)
+    elif has_ended(found):
         assert len(outputs(found)) == len(expected)
         last, wanted = found[-1], alone[-1]
         assert isinstance(last, Completed)

@@ -10,6 +10,7 @@ import mlx.core as mx
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.kv_scheme import KVScheme
 from models.layers.cache import AttentionLayer, Step
+from models.recorded import RecordedModel
 from models.registry import LoadedModel, TextModel, load
 from models.step import NumericPath
 from tests.models.variants import VARIANTS
@@ -63,7 +64,10 @@ def changed(loaded: LoadedModel, hidden: Callable[[Step, mx.array], mx.array]) -
 
 def windowed(loaded: LoadedModel, *windows: int | None) -> LoadedModel:
     """Return a model whose layers see so many tokens."""
-    return replace(loaded, model=Changed(loaded.model, windows=windows))
+    model = loaded.model
+    # What was recorded of other windows is no forward for these.
+    fresh = RecordedModel(model.graph) if isinstance(model, RecordedModel) else model
+    return replace(loaded, model=Changed(fresh, windows=windows))
 
 
 def tiny(folder: Path, kind: str = "plain", path: NumericPath = NumericPath.FAST, seed: int = 0) -> LoadedModel:

@@ -44,7 +44,7 @@ def prefill(batch: Batch, rows: Items[Row]) -> None:
     plans = [RowPlan(row.slot, row.sequence.request.prompt_ids, 0, (_last(row),)) for row in rows]
     complete = batch.prefill(rows, plans)
     assert complete == list(rows)
-    batch.draw(rows, [None] * len(rows))
+    batch.draw(rows)
     for each in rows:
         each.sequence.move(State.DECODING)
 

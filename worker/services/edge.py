@@ -9,8 +9,9 @@ from typing import TypeAlias
 import grpc
 from google.protobuf.message import Message
 
-from worker.errors import CredentialsInvalid, MalformedRequest, ResponseTooLarge, status_of
+from worker.errors import CredentialsInvalid, MalformedRequest, ResponseTooLarge
 from worker.events import Usage
+from worker.failures import status_of
 from worker.validation import Envelope
 
 SECRET_KEY = "x-pomona-secret"  # noqa: S105  (the key's name)
@@ -59,7 +60,7 @@ class Call:
             raise MalformedRequest("the request's first fields differ from what the gateway read in them")
 
     async def begin(self) -> None:
-        """Send the initial metadata, which says that work has begun.
+        """Send the initial metadata, which says that work has begun or that the reader is about to be told something.
 
         It is never empty: a call that breaks before shows empty metadata too.
         """

@@ -7,7 +7,7 @@ from pomona.v1 import common_pb2
 from pomona.v1 import generation_pb2 as pb
 
 from worker.errors import ResponseTooLarge
-from worker.events import Completed, Event, SequenceFinished, Started, TextDelta
+from worker.events import Channel, Completed, Event, SequenceFinished, Started, TextDelta, ToolCallDelta
 from worker.served import ServedModel
 from worker.services import messages
 from worker.services.bodies import BodyReader
@@ -66,7 +66,7 @@ class GenerationService:
         async with Reading(self._desk, served, generation, call, "StreamGenerate") as reading:
             while not isinstance(event, Completed):
                 event = await reading.take()
-                if isinstance(event, Started):
+                if event_number == 0:
                     await call.begin()
                 message = messages.stream_message(event, served.resolved, generation)
                 message.event_number = event_number
@@ -78,7 +78,7 @@ class GenerationService:
         served = self._served()
         count = await self._bodies.read(body, read_count)
         call.check_envelope(count.envelope, served.resolved.model)
-        ids = await served.prompter.token_ids(count.prompt, call.time_remaining())
+        ids = (await served.prompter.tokenize(count.prompt, call.time_remaining())).ids
         return pb.CountTokensResponse(
             resolved_model=served.resolved,
             token_count=len(ids),
@@ -98,7 +98,9 @@ class _Answer:
         )
         self.is_complete = False
         self._generation = generation
-        self._texts: list[list[str]] = [[] for _ in range(generation.num_sequences)]
+        self._texts: list[dict[Channel, list[str]]] = [
+            {channel: [] for channel in Channel} for _ in range(generation.num_sequences)
+        ]
         self._num_bytes = 0
         self._max_bytes = max_bytes
 
@@ -108,6 +110,8 @@ class _Answer:
                 self.response.seed = event.seed
             case TextDelta():
                 self._add_delta(event)
+            case ToolCallDelta():
+                self._add_call(event)
             case SequenceFinished():
                 self.response.sequences[event.sequence_index].finish.CopyFrom(messages.finish(event))
             case Completed():
@@ -117,15 +121,24 @@ class _Answer:
 
     def _add_delta(self, delta: TextDelta) -> None:
         tokens = [messages.token_info(token) for token in delta.tokens]
-        self._num_bytes += messages.min_bytes(delta.text, tokens)
+        self._make_room(messages.min_bytes(delta.text, tokens))
+        self._texts[delta.sequence_index][delta.channel].append(delta.text)
+        self.response.sequences[delta.sequence_index].tokens.extend(tokens)
+
+    def _add_call(self, call: ToolCallDelta) -> None:
+        message = messages.tool_call(call)
+        self._make_room(message.ByteSize())
+        self.response.sequences[call.sequence_index].tool_calls.append(message)
+
+    def _make_room(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
         if self._num_bytes > self._max_bytes:
             raise ResponseTooLarge(self._max_bytes)
-        self._texts[delta.sequence_index].append(delta.text)
-        self.response.sequences[delta.sequence_index].tokens.extend(tokens)
 
     def _complete(self, completed: Completed) -> None:
         for sequence, texts in zip(self.response.sequences, self._texts, strict=True):
-            sequence.text = "".join(texts)
+            sequence.text = "".join(texts[Channel.CONTENT])
+            sequence.reasoning = "".join(texts[Channel.REASONING])
         self.response.usage.CopyFrom(messages.usage(completed.usage, self._generation))
         self.response.timing.CopyFrom(messages.timing(completed.timing))
         self.is_complete = True

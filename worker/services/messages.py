@@ -6,6 +6,7 @@ from pomona.v1 import common_pb2
 from pomona.v1 import generation_pb2 as pb
 
 from worker.events import (
+    Channel,
     Completed,
     Event,
     Failed,
@@ -16,7 +17,9 @@ from worker.events import (
     TextDelta,
     Timing,
     TokenDetail,
+    ToolCallDelta,
     Usage,
+    Waiting,
 )
 from worker.validation import Generation
 
@@ -28,7 +31,10 @@ FINISH_REASONS = {
     FinishReason.STOP: pb.FINISH_REASON_STOP,
     FinishReason.MAX_TOKENS: pb.FINISH_REASON_MAX_TOKENS,
     FinishReason.CONTEXT_LENGTH: pb.FINISH_REASON_CONTEXT_LENGTH,
+    FinishReason.TOOL_CALL: pb.FINISH_REASON_TOOL_CALL,
+    FinishReason.CONSTRAINT_COMPLETE: pb.FINISH_REASON_CONSTRAINT_COMPLETE,
 }
+CHANNELS = {Channel.CONTENT: pb.CHANNEL_CONTENT, Channel.REASONING: pb.CHANNEL_REASONING}
 
 
 def stream_message(
@@ -51,15 +57,16 @@ def stream_message(
             message.started.request_id = generation.envelope.request_id
             message.started.prompt_tokens = event.prompt_tokens
             message.started.seed = event.seed
-        case PrefillProgress():
-            message.prefill_progress.processed_tokens = event.processed_tokens
-            message.prefill_progress.total_tokens = event.total_tokens
+        case Waiting() | PrefillProgress():
+            _tell_progress(event, message)
         case TextDelta():
             message.delta.sequence_index = event.sequence_index
             message.delta.text = event.text
-            message.delta.channel = pb.CHANNEL_CONTENT
+            message.delta.channel = CHANNELS[event.channel]
             message.delta.token_count = event.token_count
             message.delta.tokens.extend(token_info(token) for token in event.tokens)
+        case ToolCallDelta():
+            message.tool_call.CopyFrom(tool_call_delta(event))
         case SequenceFinished():
             message.sequence_finished.sequence_index = event.sequence_index
             message.sequence_finished.finish.CopyFrom(finish(event))
@@ -69,6 +76,15 @@ def stream_message(
         case Failed():
             raise TypeError("a failure is a status")
     return message
+
+
+def _tell_progress(event: Waiting | PrefillProgress, message: pb.StreamGenerateResponse) -> None:
+    if isinstance(event, Waiting):
+        message.waiting.reason = pb.Waiting.REASON_QUEUED
+        message.waiting.queue_position = event.place
+    else:
+        message.prefill_progress.processed_tokens = event.processed_tokens
+        message.prefill_progress.total_tokens = event.total_tokens
 
 
 def finish(event: SequenceFinished) -> pb.Finish:
@@ -83,6 +99,22 @@ def finish(event: SequenceFinished) -> pb.Finish:
     return finished
 
 
+def tool_call_delta(event: ToolCallDelta) -> pb.ToolCallDelta:
+    """Return a call of a tool as a stream tells it."""
+    return pb.ToolCallDelta(
+        sequence_index=event.sequence_index,
+        call_index=event.call_index,
+        id=event.id,
+        name=event.name,
+        arguments_json_delta=event.arguments_json,
+    )
+
+
+def tool_call(event: ToolCallDelta) -> pb.ToolCall:
+    """Return a call of a tool as a whole answer tells it."""
+    return pb.ToolCall(id=event.id, name=event.name, arguments_json=event.arguments_json)
+
+
 def token_info(token: TokenDetail) -> pb.TokenInfo:
     """Return one token's id and bytes, and its log-probability and the alternatives where they were asked for."""
     alternatives = [pb.TokenAlternative(id=each.id, raw=each.raw, logprob=each.logprob) for each in token.alternatives]
@@ -95,15 +127,18 @@ def min_bytes(text: str, tokens: Sequence[pb.TokenInfo]) -> int:
 
 
 def usage(counted: Usage, generation: Generation) -> common_pb2.Usage:
-    """Return token counts; those of guesses only where the request asked for guesses."""
+    """Return token counts; those of guesses and of what a constraint forced only where the request asked for either."""
     message = common_pb2.Usage(
         prompt_tokens=counted.prompt_tokens,
         completion_tokens=counted.completion_tokens,
         cached_prompt_tokens=counted.cached_prompt_tokens,
+        reasoning_tokens=counted.reasoning_tokens,
     )
     if generation.shortcuts.max_draft_tokens:
         message.drafted_tokens = counted.drafted_tokens
         message.accepted_draft_tokens = counted.accepted_draft_tokens
+    if generation.steering.has_force:
+        message.forced_tokens = counted.forced_tokens
     return message
 
 

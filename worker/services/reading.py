@@ -7,7 +7,7 @@ from types import TracebackType
 
 from worker.engine import Engine
 from worker.errors import ClientGone
-from worker.events import Completed, Event, Failed, Started, TextDelta, Usage
+from worker.events import Channel, Completed, Event, Failed, Started, TextDelta, Usage
 from worker.outbox import Outbox
 from worker.scheduler import TextPlan
 from worker.sequence import CacheUse, StoppingSettings, TextRequest
@@ -97,7 +97,7 @@ class Reading:
             case Started():
                 self._call.usage = Usage(event.prompt_tokens)
             case TextDelta():
-                self._count(event.token_count)
+                self._count(event)
             case Failed():
                 self._call.usage = event.usage
                 raise event.error
@@ -109,9 +109,11 @@ class Reading:
         generation, facts = self._generation, self._served.facts
         remaining_s = self._call.time_remaining()
         deadline = None if remaining_s is None else time.monotonic() + remaining_s
-        ids = await self._served.prompter.token_ids(generation.prompt, remaining_s)
+        tokenized = await self._served.prompter.tokenize(generation.prompt, remaining_s)
+        ids = tokenized.ids
         check_context(len(ids), facts, generation.prompt.path)
         check_min_tokens(len(ids), generation.stopping, facts)
+        lead = await self._served.steerer.lead(generation, tokenized, self._call.time_remaining())
         self._open.check()
         seed = secrets.randbits(SEED_BITS) if generation.seed is None else generation.seed
         return TextRequest(
@@ -122,11 +124,14 @@ class Reading:
             priority=generation.envelope.priority,
             deadline=deadline,
             prefill_progress=generation.streaming.prefill_progress,
+            waiting_events=generation.streaming.waiting_events,
             token_details=generation.token_details,
             top_logprobs=generation.top_logprobs,
             num_sequences=generation.num_sequences,
             cache=self._cache_use(),
             max_draft_tokens=generation.shortcuts.max_draft_tokens,
+            form=lead.form,
+            make_constraint=lead.make_constraint,
         )
 
     def _stopping(self) -> StoppingSettings:
@@ -144,9 +149,14 @@ class Reading:
         asked = self._generation.shortcuts
         return CacheUse(asked.bypass_prefix_cache, cache_namespace(self._call.principal, asked.cache_salt))
 
-    def _count(self, num_tokens: int) -> None:
+    def _count(self, delta: TextDelta) -> None:
         before = self._call.usage or Usage()
-        self._call.usage = replace(before, completion_tokens=before.completion_tokens + num_tokens)
+        num_reasoning = delta.token_count if delta.channel is Channel.REASONING else 0
+        self._call.usage = replace(
+            before,
+            completion_tokens=before.completion_tokens + delta.token_count,
+            reasoning_tokens=before.reasoning_tokens + num_reasoning,
+        )
 
 
 def cache_namespace(principal: str, salt: str) -> str:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import replace
-from functools import partial
 
 import mlx.core as mx
 
@@ -21,27 +20,23 @@ from models.blocks import Part
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath
 from worker.chunks import REFERENCE_CHUNKING, Chunk, Chunking
-from worker.detokenizer import Detokenizer
-from worker.errors import incident_of
-from worker.events import Completed, Failed, PrefillProgress, Started, Usage
+from worker.errors import WorkerError, incident_of
+from worker.events import Completed, Failed, PrefillProgress, Started, Usage, Waiting
 from worker.group import SequenceGroup
+from worker.inquiry import Inquiry
 from worker.job import Counts, Job, Reporter, RequestView
 from worker.loaded_text import LoadedText
 from worker.pace import Pace
+from worker.places import PlaceWatch
 from worker.row import LogitsNotFiniteError, Row
-from worker.sampling import Sampler
 from worker.scheduler import Scheduler, TextPlan
-from worker.sequence import Constraint, Drawn, Sequence, State, TextRequest, seed_of
+from worker.sequence import Advance, Sequence, State, TextRequest, TokenNotAllowedError
 from worker.stats import TextStats
 from worker.text_settings import TextSettings
 
 
 class NotLoadedError(RuntimeError):
     """Raised when a workload is used before its load."""
-
-
-def _unconstrained(request: TextRequest) -> Constraint | None:  # noqa: ARG001 (the shape of a constraint maker)
-    return None
 
 
 class TextWorkload:
@@ -51,7 +46,6 @@ class TextWorkload:
         load_model: reads the model on the thread that calls it, reporting progress.
         settings: bounds.
         clock: monotonic seconds, the engine's.
-        constrain: makes what restricts the tokens of a request; None: nothing does.
     """
 
     def __init__(
@@ -60,17 +54,17 @@ class TextWorkload:
         settings: TextSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
-        constrain: Callable[[TextRequest], Constraint | None] = _unconstrained,
     ) -> None:
         self._load_model = load_model
         self._settings = settings
         self._clock = clock
-        self._constrain = constrain
         self._loaded: LoadedText | None = None
         self._scheduler = Scheduler(settings.max_batch_rows, Chunking(settings.prefill_chunk_tokens))
         self._groups: dict[str, SequenceGroup] = {}
         # What there was no room for; not tried again until somebody has left.
         self._too_large: Sequence | None = None
+        self._places = PlaceWatch(clock)
+        self._news: list[tuple[str, int]] = []  # of places, for readers that want them
         self._is_reading = False  # whether known blocks of a prompt are still on the disk
         self._stats = TextStats()
         self._pace = Pace(settings.prefill_gap_s)
@@ -91,6 +85,7 @@ class TextWorkload:
         if loaded.path is NumericPath.REFERENCE:
             self._scheduler = Scheduler(self._settings.max_batch_rows, REFERENCE_CHUNKING)
         self._loaded = LoadedText.of(loaded, self._settings)
+        self._loaded.rest()  # reading left behind what nothing needs any more
         return loaded
 
     def admit(self, job: Job[TextRequest]) -> None:
@@ -102,13 +97,12 @@ class TextWorkload:
         """
         ready, request = self._ready, job.request
         ready.check(request)
-        sequences: list[Sequence] = []
-        for index in range(request.num_sequences):
-            sequences.append(self._sequence(request, index, sequences[0] if sequences else None))
-        rows = [Row(sequence, ready.cache, partial(self._sampler, sequence)) for sequence in sequences]
+        rows = ready.rows(request)
         self._groups[request.key] = SequenceGroup(job, rows)
-        for sequence in sequences:
-            self._scheduler.add(sequence)
+        for row in rows:
+            self._scheduler.add(row.sequence)
+        if request.waiting_events:
+            self._places.add(rows[0].sequence)
 
     def plan(self) -> TextPlan | None:
         """Choose the rows of the next tick; a row whose outbox is full pauses."""
@@ -116,14 +110,19 @@ class TextWorkload:
         # The cuts of the reference path are mlx-lm's.
         busy_tokens = None if self._ready.model.path is NumericPath.REFERENCE else self._pace.tokens
         plan = self._scheduler.plan(lambda sequence: self._of(sequence).job.outbox.is_full, self._start, busy_tokens)
-        if plan is None and self._is_reading:
+        self._news = self._places.changed(self._scheduler.waiting_places)
+        if plan is None and (self._is_reading or self._news):
             return TextPlan((), ())  # no step, and yet something to do: the next tick reads on
         if plan is None and not self._groups:
+            if self._ready.prefixes.write_on(is_idle=True):
+                return TextPlan((), ())
             self._ready.rest()
         return plan
 
     def run(self, plan: TextPlan, reporter: Reporter[TextRequest]) -> None:
         """Do one tick."""
+        for key, place in self._news:
+            reporter.post(self._groups[key].job, Waiting(place))
         try:
             if plan.decode:
                 self._stats.step_tokens = len(plan.decode)
@@ -132,6 +131,7 @@ class TextWorkload:
             if chunks := [chunk for chunk in plan.prefill if chunk.sequence.slot is not None]:
                 self._stats.step_tokens = sum(chunk.row.num_tokens for chunk in chunks)
                 self._prefill(chunks, reporter)
+            self._ready.prefixes.write_on()
         finally:
             self._stats.step_tokens = 0
 
@@ -140,9 +140,10 @@ class TextWorkload:
         group = self._groups.pop(key, None)
         if group is None:
             return Usage()
+        self._places.remove(key)
         for row in group.rows:
             if row.sequence.state is not State.ENDED:
-                self._release(row.sequence)
+                self._release(row)
         group.drop_shared()
         return group.usage
 
@@ -194,29 +195,6 @@ class TextWorkload:
     def _of(self, sequence: Sequence) -> SequenceGroup:
         return self._groups[sequence.key]
 
-    def _sequence(self, request: TextRequest, index: int, leader: Sequence | None) -> Sequence:
-        ready = self._ready
-        tokenizer = ready.model.tokenizer
-        return Sequence(
-            request,
-            Detokenizer(tokenizer.token_bytes, strip_leading_space=tokenizer.strips_leading_space),
-            ready.max_context_tokens,
-            constraint=self._constrain(request),
-            index=index,
-            leader=leader,
-        )
-
-    def _sampler(self, sequence: Sequence) -> Sampler:
-        request = sequence.request
-        return Sampler(
-            replace(request.sampling, seed=seed_of(request.sampling.seed, sequence.index)),
-            request.prompt_ids,
-            min_tokens=request.stopping.min_tokens,
-            end_ids=request.stopping.eos_token_ids | request.stopping.stop_token_ids,
-            exempt_ids=self._ready.model.checkpoint.eos_token_ids,
-            top_logprobs=request.top_logprobs,
-        )
-
     def _start(self, sequence: Sequence) -> bool:
         """Make room for a sequence that has got a slot, and let it begin behind what is known of its prompt."""
         if sequence is self._too_large:
@@ -234,6 +212,7 @@ class TextWorkload:
                 return self._start(sequence)
             self._too_large = sequence
             return False
+        self._places.remove(sequence.key)
         sequence.prefilled = num_known
         group.note_start(sequence, self._clock())
         if sequence.leader is None:
@@ -260,8 +239,9 @@ class TextWorkload:
             group.drop_shared()
         return bool(kept)
 
-    def _release(self, sequence: Sequence) -> None:
-        slot = sequence.slot
+    def _release(self, row: Row) -> None:
+        sequence, slot = row.sequence, row.sequence.slot
+        self._ready.prefixes.forget(row)
         self._scheduler.remove(sequence)
         self._stats.note_end(sequence)
         self._too_large = None
@@ -270,7 +250,8 @@ class TextWorkload:
 
     def _decode(self, rows: list[Row], reporter: Reporter[TextRequest]) -> None:
         batch, began = self._ready.batch, self._clock()
-        is_ahead = self._ready.starts_at_once and not any(row.is_drafting for row in rows)
+        num_before = self._stats.completion_tokens_total
+        is_ahead = self._ready.starts_at_once and not any(row.is_drafting or row.is_forced for row in rows)
         if is_ahead:
             batch.build([row for row in rows if not row.sequence.is_last_token_pending()], is_ahead=True)
             batch.start()
@@ -281,21 +262,33 @@ class TextWorkload:
         if left:
             self._go_on(left, reporter, is_built=is_ahead)
         batch.drop()
-        self._stats.decode.add(len(rows), self._clock() - began)
+        # What was guessed right or is forced comes several in a step.
+        self._stats.decode.add(self._stats.completion_tokens_total - num_before, self._clock() - began)
 
     def _go_on(self, rows: list[Row], reporter: Reporter[TextRequest], *, is_built: bool) -> None:
         """Start the step of rows whose tokens were read, and the draw of the next ones."""
         batch = self._ready.batch
-        constrained = [row.sequence for row in rows if row.sequence.constraint is not None]
-        masks = reporter.aside(partial(_advance_all, constrained)) if constrained else None
-        if not is_built:
-            batch.build(rows, is_ahead=False)
-            if masks is not None:
-                batch.start()
-        found = iter(masks.result() if masks else ())
-        batch.draw(rows, [next(found) if row.sequence.constraint else None for row in rows])
+        inquiry = Inquiry(rows, reporter)
         for row in rows:
             self._ready.prefixes.publish(row)
+        if not is_built:
+            batch.build(rows, is_ahead=False)
+            if inquiry.is_open:
+                batch.start()
+        batch.draw(self._restricted(rows, inquiry, reporter))
+
+    def _restricted(self, rows: list[Row], inquiry: Inquiry, reporter: Reporter[TextRequest]) -> list[Row]:
+        """Wait for what constraints say, and return the rows that go on: a constraint may find that it cannot."""
+        for row, error in inquiry.settle():
+            self._fail(row.sequence.key, error, reporter)
+        return [row for row in rows if row.sequence.slot is not None and self._may_follow(row, reporter)]
+
+    def _may_follow(self, row: Row, reporter: Reporter[TextRequest]) -> bool:
+        """Tell whether anything may follow in a row; a grammar of nothing ends it before its first token."""
+        constraint = row.sequence.constraint
+        if constraint is None or row.is_forced or not constraint.is_complete:
+            return True
+        return self._tell(self._of(row.sequence), row, row.sequence.force(()), reporter)
 
     def _read(self, row: Row, reporter: Reporter[TextRequest]) -> bool:
         """Read a row's tokens and tell its reader; return whether the row goes on."""
@@ -305,23 +298,27 @@ class TextWorkload:
             return False  # another of its sequences has failed in this tick
         reporter.tick()
         try:
-            tokens = row.take()
-        except LogitsNotFiniteError as error:
-            answer = incident_of(error, "logits are not finite")
-            reporter.post(group.job, Failed(answer, self.drop(sequence.key)))
+            advances = row.advance()
+        except (LogitsNotFiniteError, TokenNotAllowedError, WorkerError) as error:
+            self._fail(sequence.key, error, reporter)
             return False
-        self._stats.note_tokens(group.clock, row, len(tokens), self._clock())
-        return all(self._advance(group, row, drawn, reporter) for drawn in tokens)
+        self._stats.note_tokens(group.clock, row, row.num_read, self._clock())
+        return all(self._tell(group, row, advance, reporter) for advance in advances)
 
-    def _advance(self, group: SequenceGroup, row: Row, drawn: Drawn, reporter: Reporter[TextRequest]) -> bool:
-        """Take one token; return whether the sequence goes on."""
-        advance = row.sequence.advance(drawn)
-        if advance.delta is not None:
-            reporter.post(group.job, advance.delta)
+    def _fail(self, key: str, error: Exception, reporter: Reporter[TextRequest]) -> None:
+        """End a request with an error, unless another of its sequences has done so."""
+        if (group := self._groups.get(key)) is not None:
+            answer = error if isinstance(error, WorkerError) else incident_of(error, "request failed")
+            reporter.post(group.job, Failed(answer, self.drop(key)))
+
+    def _tell(self, group: SequenceGroup, row: Row, advance: Advance, reporter: Reporter[TextRequest]) -> bool:
+        """Tell the reader what tokens did; return whether the sequence goes on."""
+        for event in advance.events:
+            reporter.post(group.job, event)
         if advance.finished is None:
             return True
         self._ready.prefixes.publish(row)
-        self._release(row.sequence)
+        self._release(row)
         reporter.post(group.job, advance.finished)
         if group.is_complete:
             usage = self.drop(row.sequence.key)
@@ -334,12 +331,13 @@ class TextWorkload:
             self._tell_start(row, reporter)
         reporter.flush()
         began = self._clock()
+        inquiry = Inquiry([row for row, chunk in zip(rows, chunks, strict=True) if chunk.row.logits_at], reporter)
         complete = self._ready.batch.prefill(rows, [chunk.row for chunk in chunks])
         for row in rows:
             self._after_chunk(row, reporter)
-        constraints = [row.sequence.constraint for row in complete]
-        self._ready.batch.draw(complete, [each.mask() if each else None for each in constraints])
-        for row in complete:
+        going = self._restricted(complete, inquiry, reporter)
+        self._ready.batch.draw(going)
+        for row in going:
             row.sequence.move(State.DECODING)
         num_tokens, seconds = sum(chunk.row.num_tokens for chunk in chunks), self._clock() - began
         self._stats.note_prefill(num_tokens, seconds)
@@ -354,7 +352,7 @@ class TextWorkload:
 
     def _after_chunk(self, row: Row, reporter: Reporter[TextRequest]) -> None:
         group, sequence = self._of(row.sequence), row.sequence
-        self._ready.prefixes.publish(row)
+        self._ready.prefixes.hold(row)
         if sequence.leader is not None:
             return
         if sequence.is_prefilled:
@@ -362,13 +360,3 @@ class TextWorkload:
         if sequence.request.prefill_progress:
             progress = PrefillProgress(sequence.prefilled, len(sequence.request.prompt_ids))
             reporter.post(group.job, progress)
-
-
-def _advance_all(sequences: list[Sequence]) -> list[Items[bool] | None]:
-    """Tell each constraint its sequence's last token and return what it allows next."""
-    masks: list[Items[bool] | None] = []
-    for sequence in sequences:
-        if sequence.constraint is not None:
-            sequence.constraint.advance(sequence.output_ids[-1])
-            masks.append(sequence.constraint.mask())
-    return masks

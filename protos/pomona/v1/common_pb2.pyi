@@ -143,12 +143,16 @@ class Usage(_message.Message):
     REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    FORCED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     completion_tokens: _builtins.int
     cached_prompt_tokens: _builtins.int
     reasoning_tokens: _builtins.int
+    """Of the completion's: the reasoning with its marks."""
     drafted_tokens: _builtins.int
     accepted_draft_tokens: _builtins.int
+    forced_tokens: _builtins.int
+    """Of the completion's: those that a constraint, or a spent max_reasoning_tokens, left no choice about, and that were not drawn."""
     def __init__(
         self,
         *,
@@ -158,10 +162,11 @@ class Usage(_message.Message):
         reasoning_tokens: _builtins.int | None = ...,
         drafted_tokens: _builtins.int | None = ...,
         accepted_draft_tokens: _builtins.int | None = ...,
+        forced_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted_draft_tokens", b"_accepted_draft_tokens", "_cached_prompt_tokens", b"_cached_prompt_tokens", "_drafted_tokens", b"_drafted_tokens", "_reasoning_tokens", b"_reasoning_tokens", "accepted_draft_tokens", b"accepted_draft_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "drafted_tokens", b"drafted_tokens", "reasoning_tokens", b"reasoning_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted_draft_tokens", b"_accepted_draft_tokens", "_cached_prompt_tokens", b"_cached_prompt_tokens", "_drafted_tokens", b"_drafted_tokens", "_forced_tokens", b"_forced_tokens", "_reasoning_tokens", b"_reasoning_tokens", "accepted_draft_tokens", b"accepted_draft_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "drafted_tokens", b"drafted_tokens", "forced_tokens", b"forced_tokens", "reasoning_tokens", b"reasoning_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted_draft_tokens", b"_accepted_draft_tokens", "_cached_prompt_tokens", b"_cached_prompt_tokens", "_drafted_tokens", b"_drafted_tokens", "_reasoning_tokens", b"_reasoning_tokens", "accepted_draft_tokens", b"accepted_draft_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "completion_tokens", b"completion_tokens", "drafted_tokens", b"drafted_tokens", "prompt_tokens", b"prompt_tokens", "reasoning_tokens", b"reasoning_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted_draft_tokens", b"_accepted_draft_tokens", "_cached_prompt_tokens", b"_cached_prompt_tokens", "_drafted_tokens", b"_drafted_tokens", "_forced_tokens", b"_forced_tokens", "_reasoning_tokens", b"_reasoning_tokens", "accepted_draft_tokens", b"accepted_draft_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "completion_tokens", b"completion_tokens", "drafted_tokens", b"drafted_tokens", "forced_tokens", b"forced_tokens", "prompt_tokens", b"prompt_tokens", "reasoning_tokens", b"reasoning_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accepted_draft_tokens: _TypeAlias = _typing.Literal["accepted_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__accepted_draft_tokens: _TypeAlias = _typing.Literal["_accepted_draft_tokens", b"_accepted_draft_tokens"]  # noqa: Y015
@@ -169,6 +174,8 @@ class Usage(_message.Message):
     _WhichOneofArgType__cached_prompt_tokens: _TypeAlias = _typing.Literal["_cached_prompt_tokens", b"_cached_prompt_tokens"]  # noqa: Y015
     _WhichOneofReturnType__drafted_tokens: _TypeAlias = _typing.Literal["drafted_tokens"]  # noqa: Y015
     _WhichOneofArgType__drafted_tokens: _TypeAlias = _typing.Literal["_drafted_tokens", b"_drafted_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__forced_tokens: _TypeAlias = _typing.Literal["forced_tokens"]  # noqa: Y015
+    _WhichOneofArgType__forced_tokens: _TypeAlias = _typing.Literal["_forced_tokens", b"_forced_tokens"]  # noqa: Y015
     _WhichOneofReturnType__reasoning_tokens: _TypeAlias = _typing.Literal["reasoning_tokens"]  # noqa: Y015
     _WhichOneofArgType__reasoning_tokens: _TypeAlias = _typing.Literal["_reasoning_tokens", b"_reasoning_tokens"]  # noqa: Y015
     @_typing.overload
@@ -177,6 +184,8 @@ class Usage(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_prompt_tokens) -> _WhichOneofReturnType__cached_prompt_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__drafted_tokens) -> _WhichOneofReturnType__drafted_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__forced_tokens) -> _WhichOneofReturnType__forced_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reasoning_tokens) -> _WhichOneofReturnType__reasoning_tokens | None: ...
 

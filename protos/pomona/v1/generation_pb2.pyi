@@ -72,7 +72,9 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_MAX_TOKENS: _FinishReason.ValueType  # 3
     FINISH_REASON_CONTEXT_LENGTH: _FinishReason.ValueType  # 4
     FINISH_REASON_TOOL_CALL: _FinishReason.ValueType  # 5
+    """By itself, after a call of a tool at least."""
     FINISH_REASON_CONSTRAINT_COMPLETE: _FinishReason.ValueType  # 6
+    """The constraint leaves nothing that could follow; no end token was drawn."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Failures and cancellation are gRPC statuses, not reasons."""
@@ -83,7 +85,9 @@ FINISH_REASON_STOP: FinishReason.ValueType  # 2
 FINISH_REASON_MAX_TOKENS: FinishReason.ValueType  # 3
 FINISH_REASON_CONTEXT_LENGTH: FinishReason.ValueType  # 4
 FINISH_REASON_TOOL_CALL: FinishReason.ValueType  # 5
+"""By itself, after a call of a tool at least."""
 FINISH_REASON_CONSTRAINT_COMPLETE: FinishReason.ValueType  # 6
+"""The constraint leaves nothing that could follow; no end token was drawn."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -247,7 +251,9 @@ class ChatInput(_message.Message):
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]: ...
     @_builtins.property
-    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolSpec]: ...
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolSpec]:
+        """At most 128, each with a name of its own. Only for models whose template reads tools (GetModel: tool_calls)."""
+
     @_builtins.property
     def tool_choice(self) -> Global___ToolChoice: ...
     @_builtins.property
@@ -289,12 +295,17 @@ class ChatMessage(_message.Message):
     text: _builtins.str
     """Shorthand for one text part; give this or parts."""
     tool_call_id: _builtins.str
+    """Of a tool, and required there: the id of the call that it answers."""
     reasoning: _builtins.str
+    """Of the assistant: as it came in an answer. Templates leave out what their model is not to read again."""
     name: _builtins.str
+    """Of a tool, or of the author where the model's template reads it."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]: ...
     @_builtins.property
-    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]: ...
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """Of the assistant: what it called, as it came in an answer."""
+
     def __init__(
         self,
         *,
@@ -369,8 +380,10 @@ class ToolSpec(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     PARAMETERS_JSON_SCHEMA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """1 to 64 letters, digits, '_', '-' and '.'."""
     description: _builtins.str
     parameters_json_schema: _builtins.str
+    """The schema of an object; unset: the tool takes no arguments. At most 64 KiB."""
     def __init__(
         self,
         *,
@@ -388,6 +401,10 @@ Global___ToolSpec: _TypeAlias = ToolSpec  # noqa: Y015
 
 @_typing.final
 class ToolChoice(_message.Message):
+    """AUTO (also when unset): the model may call tools. NONE: it is not told of them. REQUIRED: its content is calls and nothing else. NAMED: calls of
+    that one tool.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _Mode:
@@ -598,10 +615,12 @@ class StoppingParams(_message.Message):
     MAX_REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     min_tokens: _builtins.int
-    """Before so many tokens nothing that would end the sequence is drawn, and no stop string ends it."""
+    """Before so many tokens nothing that would end the sequence is drawn, and no stop string ends it. A constraint that is complete ends it all the same."""
     ignore_eos: _builtins.bool
+    """Not together with a constraint or a tool that must be called."""
     include_stop_in_output: _builtins.bool
     max_reasoning_tokens: _builtins.int
+    """After so many tokens of reasoning its closing mark is put in; for models that reason apart (GetModel: reasoning)."""
     @_builtins.property
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 16, each of 1 to 256 bytes."""
@@ -642,6 +661,8 @@ Global___StoppingParams: _TypeAlias = StoppingParams  # noqa: Y015
 
 @_typing.final
 class Constraint(_message.Message):
+    """Restricts the content; reasoning before it is free. Not together with tools, unless tool_choice is NONE."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     JSON_SCHEMA_FIELD_NUMBER: _builtins.int
@@ -813,7 +834,10 @@ class StreamOptions(_message.Message):
     """A delta is sent when either bound is reached: at most 4096 tokens, at most 10 s. Unset: every token."""
     prefill_progress: _builtins.bool
     waiting_events: _builtins.bool
-    """Not supported yet, and refused. Sends Waiting events while the request is queued or its model loads; the stream is then committed early and no longer retried by the client library."""
+    """Sends Waiting events while the request waits for its turn at a loaded model: one when it does not start at once, and one when its place has
+    changed, at most every half second and none after started. From the first on the stream is no longer retried, neither by the server nor by the
+    client library.
+    """
     @_builtins.property
     def coalesce_interval(self) -> _duration_pb2.Duration: ...
     def __init__(
@@ -997,6 +1021,7 @@ class Waiting(_message.Message):
     LOAD_BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     reason: Global___Waiting.Reason.ValueType
     queue_position: _builtins.int
+    """With REASON_QUEUED: how many sequences are before those of the request; 0: it is next."""
     load_bytes_done: _builtins.int
     load_bytes_total: _builtins.int
     def __init__(
@@ -1104,10 +1129,14 @@ class TokenDelta(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     sequence_index: _builtins.int
     text: _builtins.str
+    """Never a mark of reasoning or of a tool call, nor the line breaks that templates put around marks of reasoning."""
     channel: Global___Channel.ValueType
     token_count: _builtins.int
+    """Adds up to the completion tokens, and in the reasoning to the reasoning tokens; tokens of a tool call are counted with the content."""
     @_builtins.property
-    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenInfo]: ...
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenInfo]:
+        """Of the channel that each begins in."""
+
     def __init__(
         self,
         *,
@@ -1127,6 +1156,10 @@ Global___TokenDelta: _TypeAlias = TokenDelta  # noqa: Y015
 
 @_typing.final
 class ToolCallDelta(_message.Message):
+    """Pieces of one call are joined; id and name are on the first. This build sends each call whole, once it is known to be one: what only looks like
+    a call is content.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCE_INDEX_FIELD_NUMBER: _builtins.int
@@ -1136,6 +1169,7 @@ class ToolCallDelta(_message.Message):
     ARGUMENTS_JSON_DELTA_FIELD_NUMBER: _builtins.int
     sequence_index: _builtins.int
     call_index: _builtins.int
+    """From 0 in each sequence."""
     id: _builtins.str
     name: _builtins.str
     arguments_json_delta: _builtins.str

@@ -309,8 +309,9 @@ class LoadOptions(_message.Message):
     context_tokens: _builtins.int
     max_batch_rows: _builtins.int
     kv_scheme: _builtins.str
-    """none, 8, 4, config, or turbo:k<bits>v<bits> with keys of 2, 4, 5 or 8 bits and values of 2, 3, 4, 5 or 8; turbo is turbo:k8v3. Empty at a load: as
-    it is.
+    """none, 8, 4, config, or turbo:k<bits>v<bits> with keys of 2, 4, 5 or 8 bits and values of 2, 3, 4, 5 or 8; turbo is turbo:k8v3. Then
+    :g<size> behind 8 and 4, the elements that share a scale: 32, 64 or 128, unset 64; and :s<start> behind all but none, the position of the first
+    token that is packed, a multiple of 32. Empty at a load: as it is.
     """
     experts_mode: Global___ExpertsMode.ValueType
     expert_budget_bytes: _builtins.int
@@ -389,6 +390,26 @@ Global___ModelRuntime: _TypeAlias = ModelRuntime  # noqa: Y015
 class GenerationCapabilities(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class UnavailableEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     LOGPROBS_FIELD_NUMBER: _builtins.int
     MAX_LOGPROBS_FIELD_NUMBER: _builtins.int
     JSON_SCHEMA_FIELD_NUMBER: _builtins.int
@@ -399,6 +420,7 @@ class GenerationCapabilities(_message.Message):
     ADAPTERS_FIELD_NUMBER: _builtins.int
     PREFIX_CACHE_FIELD_NUMBER: _builtins.int
     MEDIA_TYPES_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_FIELD_NUMBER: _builtins.int
     logprobs: _builtins.bool
     max_logprobs: _builtins.int
     json_schema: _builtins.bool
@@ -410,6 +432,10 @@ class GenerationCapabilities(_message.Message):
     prefix_cache: _builtins.bool
     @_builtins.property
     def media_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def unavailable(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """By the name of a field above that is false: why."""
+
     def __init__(
         self,
         *,
@@ -423,10 +449,11 @@ class GenerationCapabilities(_message.Message):
         adapters: _builtins.bool | None = ...,
         prefix_cache: _builtins.bool | None = ...,
         media_types: _abc.Iterable[_builtins.str] | None = ...,
+        unavailable: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_adapters", b"_adapters", "_json_schema", b"_json_schema", "_lark_grammar", b"_lark_grammar", "_logprobs", b"_logprobs", "_max_logprobs", b"_max_logprobs", "_prefix_cache", b"_prefix_cache", "_reasoning", b"_reasoning", "_regex", b"_regex", "_tool_calls", b"_tool_calls", "adapters", b"adapters", "json_schema", b"json_schema", "lark_grammar", b"lark_grammar", "logprobs", b"logprobs", "max_logprobs", b"max_logprobs", "prefix_cache", b"prefix_cache", "reasoning", b"reasoning", "regex", b"regex", "tool_calls", b"tool_calls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapters", b"_adapters", "_json_schema", b"_json_schema", "_lark_grammar", b"_lark_grammar", "_logprobs", b"_logprobs", "_max_logprobs", b"_max_logprobs", "_prefix_cache", b"_prefix_cache", "_reasoning", b"_reasoning", "_regex", b"_regex", "_tool_calls", b"_tool_calls", "adapters", b"adapters", "json_schema", b"json_schema", "lark_grammar", b"lark_grammar", "logprobs", b"logprobs", "max_logprobs", b"max_logprobs", "media_types", b"media_types", "prefix_cache", b"prefix_cache", "reasoning", b"reasoning", "regex", b"regex", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapters", b"_adapters", "_json_schema", b"_json_schema", "_lark_grammar", b"_lark_grammar", "_logprobs", b"_logprobs", "_max_logprobs", b"_max_logprobs", "_prefix_cache", b"_prefix_cache", "_reasoning", b"_reasoning", "_regex", b"_regex", "_tool_calls", b"_tool_calls", "adapters", b"adapters", "json_schema", b"json_schema", "lark_grammar", b"lark_grammar", "logprobs", b"logprobs", "max_logprobs", b"max_logprobs", "media_types", b"media_types", "prefix_cache", b"prefix_cache", "reasoning", b"reasoning", "regex", b"regex", "tool_calls", b"tool_calls", "unavailable", b"unavailable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__adapters: _TypeAlias = _typing.Literal["adapters"]  # noqa: Y015
     _WhichOneofArgType__adapters: _TypeAlias = _typing.Literal["_adapters", b"_adapters"]  # noqa: Y015

@@ -77,6 +77,7 @@ class GetServerInfoResponse(_message.Message):
     device: _builtins.str
     memory_total_bytes: _builtins.int
     memory_budget_bytes: _builtins.int
+    """Not built yet: always unset."""
     max_request_bytes: _builtins.int
     mlx_version: _builtins.str
     @_builtins.property
@@ -207,11 +208,17 @@ class ServerStats(_message.Message):
     EVENT_LOOP_LAG_US_FIELD_NUMBER: _builtins.int
     MEMORY_PRESSURE_FIELD_NUMBER: _builtins.int
     open_streams: _builtins.int
+    """Requests in flight, unary ones among them."""
     footprint_bytes: _builtins.int
+    """Of the server and its workers together, as their last heartbeats said."""
     reserved_bytes: _builtins.int
+    """Not built yet: always unset."""
     wired_bytes: _builtins.int
+    """Not built yet: always unset."""
     event_loop_lag_us: _builtins.int
+    """What a task of the server that is ready waits for its turn, at this moment."""
     memory_pressure: Global___MemoryPressure.ValueType
+    """Not built yet: always unset."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -287,9 +294,11 @@ class ModelStats(_message.Message):
     cached_prompt_tokens_total: _builtins.int
     completion_tokens_total: _builtins.int
     audio_us_total: _builtins.int
+    """For models that hear, which are not built yet: unset."""
     prefill_tokens_per_second: _builtins.float
     decode_tokens_per_second: _builtins.float
     expert_hit_ratio: _builtins.float
+    """These three are for models whose experts are on disk, which are not built yet: unset."""
     expert_bytes_read_total: _builtins.int
     expert_stall_us_total: _builtins.int
     drafted_tokens_total: _builtins.int
@@ -298,7 +307,7 @@ class ModelStats(_message.Message):
     restarts_total: _builtins.int
     @_builtins.property
     def requests_total(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Keyed by gRPC status name."""
+        """Requests that have ended since the server started, keyed by gRPC status name."""
 
     @_builtins.property
     def memory(self) -> _model_pb2.MemoryUse: ...

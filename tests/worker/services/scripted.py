@@ -13,6 +13,7 @@ from pomona.v1 import common_pb2
 
 from tests.support.worker_client import WorkerClient
 from tests.support.worker_process import MODEL, OPTIONS
+from worker.abilities import abilities_of
 from worker.engine import Engine
 from worker.events import Event, Usage
 from worker.job import Counts, Job, Reporter, RequestView
@@ -23,6 +24,7 @@ from worker.services.edge import Edge
 from worker.services.generation import GenerationService
 from worker.services.reading import Desk
 from worker.services.requests import OpenRequests
+from worker.steerer import Steerer
 from worker.validation import ModelFacts
 
 SECRET = "s"
@@ -90,8 +92,18 @@ class NoTokenizer:
 
     bos_token = None
 
-    def encode(self, text: str, add_special_tokens: bool) -> NoReturn:
-        raise NotImplementedError
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return [1] * len(text)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b""
+
+    def special_bytes(self, token_id: int) -> bytes:
+        return b""
+
+
+def _no_compiler() -> NoReturn:
+    raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -116,15 +128,19 @@ class Services:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, script: Script, max_response_bytes: int = 1 << 20) -> AsyncGenerator[Services]:
-    """Serve a script on a socket in `folder`."""
+async def serving(
+    folder: Path, script: Script, max_response_bytes: int = 1 << 20, *, marks: bool = False
+) -> AsyncGenerator[Services]:
+    """Serve a script on a socket in `folder`, of a model that reasons between marks or does not."""
     engine: Any = Engine(script, asyncio.get_running_loop())
     engine.start()
     await engine.load()
     desk = Desk(engine, OpenRequests(), 1 << 18)
-    facts = ModelFacts(vocab_size=1000, max_context_tokens=CONTEXT_TOKENS)
+    abilities = abilities_of("<think></think>" if marks else "")
+    facts = ModelFacts(vocab_size=1000, max_context_tokens=CONTEXT_TOKENS, abilities=abilities)
     prompter = Prompter(NoTokenizer(), None, CONTEXT_TOKENS)
-    served = ServedModel(prompter, facts, frozenset({0}), common_pb2.ResolvedModel(model=MODEL))
+    steerer = Steerer(abilities, NoTokenizer(), _no_compiler, CONTEXT_TOKENS)
+    served = ServedModel(prompter, steerer, facts, frozenset({0}), common_pb2.ResolvedModel(model=MODEL))
     service = GenerationService(desk, lambda: served, max_response_bytes)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((service.handlers(Edge(SECRET, MODEL, max_response_bytes)),))

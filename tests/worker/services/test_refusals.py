@@ -57,7 +57,32 @@ BAD_SPECS = {
     "a template that loops": (spec(chat=chat("loop")), "CHAT_TEMPLATE_REJECTED", "spec.chat"),
     "a template that leaves its sandbox": (spec(chat=chat("escape")), "CHAT_TEMPLATE_REJECTED", "spec.chat"),
     "a template that fills the memory": (spec(chat=chat("fill")), "CHAT_TEMPLATE_REJECTED", "spec.chat"),
-    "a grammar": (spec(constraint={"regex": "a*"}), "UNSUPPORTED_OPTION", "spec.constraint"),
+    "a grammar that is none": (spec(constraint={"regex": "a("}), "CONSTRAINT_INVALID", "spec.constraint.regex"),
+    "a schema that is too large": (
+        spec(constraint={"json_schema": "x" * (1 << 21)}),
+        "CONSTRAINT_TOO_COMPLEX",
+        "spec.constraint.json_schema",
+    ),
+    "a grammar without an end": (
+        spec(constraint={"regex": "a*"}, stopping={"ignore_eos": True}),
+        "INVALID_FIELD",
+        "spec.stopping.ignore_eos",
+    ),
+    "tools that the template does not read": (
+        spec(chat=pb.ChatInput(messages=chat("hi").messages, tools=[pb.ToolSpec(name="f")])),
+        "UNSUPPORTED_OPTION",
+        "spec.chat.tools",
+    ),
+    "two tools of one name": (
+        spec(chat=pb.ChatInput(messages=chat("hi").messages, tools=[pb.ToolSpec(name="f")] * 2)),
+        "INVALID_FIELD",
+        "spec.chat.tools[1].name",
+    ),
+    "a budget of a model that does not reason": (
+        stopping(max_reasoning_tokens=3),
+        "UNSUPPORTED_OPTION",
+        "spec.stopping.max_reasoning_tokens",
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.registry import LoadedModel, LoadProgress
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.worker.constraining import Anything, spells
 from tests.worker.text_driving import Driven
 from tests.worker.text_engines import finish_of, generate, request, running, tiny_loader, tokens_of
 from tests.worker.text_mixes import outputs
@@ -17,20 +17,6 @@ from worker.events import TextDelta
 from worker.sequence import SamplingSettings, StoppingSettings
 from worker.text_settings import TextSettings
 from worker.workloads.text import TextWorkload
-
-
-class Spells:
-    """Lets the tokens of a word come in order, and then anything."""
-
-    def __init__(self, token_ids: list[int]) -> None:
-        self._left = list(token_ids)
-
-    def advance(self, token_id: int) -> None:
-        if self._left:
-            assert token_id == self._left.pop(0)
-
-    def mask(self) -> list[bool] | None:
-        return [token_id == self._left[0] for token_id in range(VOCAB_SIZE)] if self._left else None
 
 
 def ids(loaded: LoadedModel, text: str) -> list[int]:
@@ -42,7 +28,7 @@ def ids(loaded: LoadedModel, text: str) -> list[int]:
 @pytest.mark.parametrize("device", ["cpu", "metal"])
 def test_a_constraint_decides_each_token(loaded: LoadedModel, device: str):
     spelled = ids(loaded, "Ab0")
-    driven = Driven(replace(loaded, device=device), constrain=lambda _: Spells(spelled))
+    driven = Driven(replace(loaded, device=device), constrain=lambda _: spells(spelled))
     events = driven.generate(request(max_tokens=3, token_details=True, sampling=SamplingSettings(seed=8)))
     assert tokens_of(events) == spelled
 
@@ -52,7 +38,7 @@ def test_each_row_has_its_own_and_one_without_is_free(loaded: LoadedModel, devic
     words = {"a": ids(loaded, "first word"), "b": ids(loaded, "the second")}
     driven = Driven(
         replace(loaded, device=device),
-        constrain=lambda wanted: Spells(words[wanted.key]) if wanted.key in words else None,
+        constrain=lambda wanted: spells(words[wanted.key]) if wanted.key in words else Anything(),
     )
     for key in ("free", "a", "b"):
         driven.admit(request(key, max_tokens=10, token_details=True))
@@ -67,7 +53,7 @@ def test_each_row_has_its_own_and_one_without_is_free(loaded: LoadedModel, devic
 
 def spoken(loaded: LoadedModel, text: str, stopping: StoppingSettings) -> tuple[list[str], str | None]:
     """Return the deltas of a text that comes in tokens of one character, and the stop string that ended it."""
-    driven = Driven(loaded, constrain=lambda _: Spells(ids(loaded, text)))
+    driven = Driven(loaded, constrain=lambda _: spells(ids(loaded, text)))
     events = driven.generate(request(stopping=stopping))
     (output,) = outputs(events).values()
     deltas = [event.text for event in events if isinstance(event, TextDelta)]
@@ -107,17 +93,19 @@ def test_a_stop_word_before_the_least_number_of_tokens_is_text(loaded: LoadedMod
 # When a constraint works.
 
 
-class SlowConstraint:
-    """Notes its calls, and waits in `advance` until the next forward was started."""
+class SlowConstraint(Anything):
+    """Notes its calls, and waits in `skip` until the next forward was started."""
 
     def __init__(self, notes: list[str], started: threading.Event) -> None:
         self._notes = notes
         self._started = started
 
-    def advance(self, token_id: int) -> None:
-        overlaps = self._started.wait(5)
-        self._notes.append("advance while the device works" if overlaps else "advance before the device works")
-        self._started.clear()
+    def skip(self) -> tuple[int, ...]:
+        if self._notes:
+            overlaps = self._started.wait(5)
+            self._notes.append("skip while the device works" if overlaps else "skip before the device works")
+            self._started.clear()
+        return ()
 
     def mask(self) -> None:
         self._notes.append("mask")
@@ -145,10 +133,10 @@ async def test_constraints_work_while_the_device_computes_the_next_forward(
     wanted = request(max_tokens=3, token_details=True)
     async with running(TextWorkload(load_for, TextSettings())) as engine:
         expected = tokens_of(await generate(engine, wanted))
-    subject = TextWorkload(load_for, TextSettings(), constrain=lambda _: SlowConstraint(notes, started))
     monkeypatch.setattr(Batch, "start", noted_start)
-    async with running(subject) as engine:
-        assert tokens_of(await generate(engine, wanted)) == expected
+    async with running(TextWorkload(load_for, TextSettings())) as engine:
+        slow = replace(wanted, make_constraint=lambda: SlowConstraint(notes, started))
+        assert tokens_of(await generate(engine, slow)) == expected
     first = 1 if device == "cpu" else 0  # there the token is read, and so counted, before the start
-    turn = ["advance while the device works", "mask"]
+    turn = ["skip while the device works", "mask"]
     assert notes == ["mask", f"start {first}", *turn, f"start {first + 1}", *turn]

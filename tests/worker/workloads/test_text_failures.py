@@ -7,9 +7,11 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from models.blocks import BLOCK_TOKENS
 from models.layers.cache import Step
 from models.registry import LoadedModel
 from tests.support.waiting import eventually
+from tests.worker.constraining import Anything
 from tests.worker.text_driving import Driven, promised
 from tests.worker.text_engines import details_of, drain, failure_of, generate, request, running, submit, tokens_of
 from tests.worker.text_mixes import has_ended
@@ -138,6 +140,40 @@ def test_they_end_the_other_sequences_of_their_request_and_no_other_request(
     driven.assert_nothing_is_held()
 
 
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+@pytest.mark.parametrize("num_drafts", [0, 4])
+@pytest.mark.parametrize(
+    ("chunk_tokens", "position", "num_kept"), [(512, 99, 0), (64, 99, 0), (64, 127, 3)], ids=["all", "end", "output"]
+)
+def test_nothing_behind_which_no_token_could_be_drawn_is_left_to_others(
+    loaded: LoadedModel, device: str, num_drafts: int, chunk_tokens: int, position: int, num_kept: int
+):
+    wanted = request("again", PROMPT, max_tokens=40, token_details=True)
+    expected = tokens_of(Driven(loaded).generate(wanted))
+    broken = changed(replace(loaded, device=device), spoils_once(position))
+    driven = Driven(broken, TextSettings(prefill_chunk_tokens=chunk_tokens))
+    bad = driven.generate(request("bad", PROMPT, max_tokens=40, max_draft_tokens=num_drafts))
+    assert isinstance(failure_of(bad), InternalError)
+    assert driven.prefix_bytes == num_kept * BLOCK_TOKENS * loaded.token_bytes
+    found = driven.generate(wanted)
+    assert tokens_of(found) == expected
+    last = found[-1]
+    assert isinstance(last, Completed)
+    assert last.usage.cached_prompt_tokens == num_kept * BLOCK_TOKENS
+    driven.assert_nothing_is_held()
+
+
+def spoils_once(position: int) -> Callable[[Step, mx.array], mx.array]:
+    """Return what makes the first step that computes a position no numbers."""
+    left = iter([True])
+
+    def hidden(step: Step, found: mx.array) -> mx.array:
+        has_it = any(span.start <= position < span.start + span.count for span in step.spans)
+        return found * float("nan") if has_it and next(left, False) else found
+
+    return hidden
+
+
 def test_they_end_a_row_that_guesses(loaded: LoadedModel):
     driven = Driven(changed(loaded, spoils(slot=0, start=10)))
     events = driven.generate(request(max_draft_tokens=5))
@@ -145,7 +181,7 @@ def test_they_end_a_row_that_guesses(loaded: LoadedModel):
     driven.assert_nothing_is_held()
 
 
-class Broken:
+class Broken(Anything):
     """A constraint that breaks after some tokens."""
 
     def __init__(self, fails: Iterator[bool]) -> None:
@@ -155,16 +191,11 @@ class Broken:
         if next(self._fails):
             raise ZeroDivisionError
 
-    def mask(self) -> None:
-        return None
-
 
 async def test_a_constraint_that_breaks_ends_its_step(tmp_path: Path):
-    def constrain(wanted: object) -> Broken | None:
-        return Broken(iter([False, False, True])) if getattr(wanted, "key", "") == "bad" else None
-
-    subject = TextWorkload(lambda _: tiny(tmp_path), TextSettings(), constrain=constrain)  # pyright: ignore[reportArgumentType]
+    subject = TextWorkload(lambda _: tiny(tmp_path), TextSettings())
+    bad = replace(request("bad"), make_constraint=lambda: Broken(iter([False, False, True])))
     async with running(subject) as engine:
-        assert isinstance(failure_of(await generate(engine, request("bad"))), InternalError)
+        assert isinstance(failure_of(await generate(engine, bad)), InternalError)
         assert isinstance((await generate(engine, request("next")))[-1], Completed)
         await eventually(lambda: held(subject) == (0, 0))

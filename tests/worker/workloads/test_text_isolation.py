@@ -12,10 +12,10 @@ from tests.worker.text_driving import Driven
 from tests.worker.text_engines import request, tokens_of
 from tests.worker.text_mixes import Mix, NotAloneError, has_ended, outputs
 from tests.worker.text_models import Models
-from worker.events import Usage
-from worker.job import Reporter
+from worker.events import Completed, FinishReason, Usage
+from worker.job import Job, Reporter
+from worker.restriction import Restriction
 from worker.row import Row
-from worker.sampling import Sampler
 from worker.sequence import SamplingSettings, Sequence, TextRequest
 from worker.text_settings import TextSettings
 from worker.workloads.text import TextWorkload
@@ -56,7 +56,11 @@ def test_the_mixes_have_what_they_are_for(models: Models):
         seen["mixed ticks"] += sum(bool(plan.decode and plan.prefill) for plan in driven.plans)
         seen["wide steps"] += sum(len(plan.decode) > 2 for plan in driven.plans)
         for events in driven.events.values():
+            ended = events[-1] if has_ended(events) else None
+            seen["failed"] += ended is not None and not isinstance(ended, Completed)
+            seen["forced"] += isinstance(ended, Completed) and ended.usage.forced_tokens
             for _, _, finished in outputs(events).values():
+                seen["whole"] += finished is not None and finished.reason is FinishReason.CONSTRAINT_COMPLETE
                 seen["stop string"] += finished is not None and finished.stop_string is not None
                 seen["stop id"] += finished is not None and finished.stop_token_id is not None
     assert all(seen.values()), seen
@@ -66,9 +70,11 @@ def test_the_mixes_have_what_they_are_for(models: Models):
 
 
 class SharesOneSampler(TextWorkload):
-    def _sampler(self, sequence: Sequence) -> Sampler:
-        self._only = getattr(self, "_only", None) or super()._sampler(sequence)
-        return self._only
+    def admit(self, job: Job[TextRequest]) -> None:
+        super().admit(job)
+        for row in self._groups[job.request.key].rows:
+            self._only = getattr(self, "_only", None) or row.sampler
+            row.__dict__["sampler"] = self._only
 
 
 class SwapsTwoRows(TextWorkload):
@@ -104,8 +110,55 @@ class ForgetsWhatItShared(TextWorkload):
         return super().drop(key)
 
 
+class TellsItsSamplerOfDrawsAlone(TextWorkload):
+    def _read(self, row: Row, reporter: Reporter[TextRequest]) -> bool:
+        if not row.is_forced:
+            return super()._read(row, reporter)
+        add, row.sampler.add = row.sampler.add, lambda token_id: None
+        goes_on = super()._read(row, reporter)
+        row.sampler.add = add
+        return goes_on
+
+
+class AllowsAnythingBehindForcedTokens(TextWorkload):
+    def _read(self, row: Row, reporter: Reporter[TextRequest]) -> bool:
+        is_forced = row.is_forced
+        goes_on = super()._read(row, reporter)
+        row.restriction = Restriction() if is_forced else row.restriction
+        return goes_on
+
+
+class ComputesTheLastForcedTokenAlone(TextWorkload):
+    def _go_on(self, rows: list[Row], reporter: Reporter[TextRequest], *, is_built: bool) -> None:
+        for row in rows:
+            last = row.pending()[-1:]
+            row.pending = lambda last=last: last
+        super()._go_on(rows, reporter, is_built=is_built)
+
+
+class CountsWhatComesPastTheEnd(TextWorkload):
+    def _read(self, row: Row, reporter: Reporter[TextRequest]) -> bool:
+        num_forced = len(row.restriction.forced) if row.restriction is not None else 0
+        num_before = len(row.sequence.output_ids)
+        goes_on = super()._read(row, reporter)
+        if num_forced:
+            self._stats.completion_tokens_total += num_forced - (len(row.sequence.output_ids) - num_before)
+        return goes_on
+
+
 @pytest.mark.parametrize(
-    "defective", [SharesOneSampler, SwapsTwoRows, AcceptsEveryGuess, BeginsBehindAnothersPrompt, ForgetsWhatItShared]
+    "defective",
+    [
+        SharesOneSampler,
+        SwapsTwoRows,
+        AcceptsEveryGuess,
+        BeginsBehindAnothersPrompt,
+        ForgetsWhatItShared,
+        TellsItsSamplerOfDrawsAlone,
+        AllowsAnythingBehindForcedTokens,
+        ComputesTheLastForcedTokenAlone,
+        CountsWhatComesPastTheEnd,
+    ],
 )
 def test_the_mixes_catch_a_defect(models: Models, defective: type[TextWorkload]):
     def check_all() -> None:

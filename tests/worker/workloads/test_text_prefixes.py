@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from models.blocks import BLOCK_TOKENS
+from models.layers.block_group import NO_BLOCK
 from models.layers.cache import Part
-from models.layers.paged_cache import NO_BLOCK, PagedCache, PagedPart
+from models.layers.paged_cache import PagedCache, PagedPart
 from models.registry import LoadedModel
 from tests.worker.text_driving import Driven
 from tests.worker.text_engines import details_of, request
 from tests.worker.text_models import WINDOW, Models, tiny, windowed
-from worker import loaded_text
+from worker import loaded_text, prefix_cache
 from worker.events import Completed, Event
 from worker.prefixes import Prefixes, PrefixSettings
 from worker.row import Row
@@ -77,15 +78,36 @@ def test_a_turn_of_a_chat_begins_behind_the_answer_before(loaded: LoadedModel):
     assert details_of(driven.events["r1"]) == details_of(Driven(loaded).generate(turn))
 
 
-def test_a_prompt_that_is_still_computed_is_shared_as_far_as_it_is(loaded: LoadedModel):
+@pytest.mark.parametrize(("num_ticks", "num_cached"), [(2, 0), (3, 0), (4, 96)])
+def test_a_prompt_is_shared_once_its_first_token_was_read(loaded: LoadedModel, num_ticks: int, num_cached: int):
     driven = Driven(loaded, TextSettings(prefill_chunk_tokens=40))
-    driven.admit(wanted(key="first"))
-    driven.tick_once()
-    driven.tick_once()
-    driven.admit(wanted(key="second"))
+    driven.admit(wanted(key="first", max_tokens=20))
+    for _ in range(num_ticks):
+        driven.tick_once()
+        check_bytes(driven)
+    driven.admit(wanted(key="second", max_tokens=20))
     driven.finish()
-    assert cached(driven.events["second"]) == 64
+    assert cached(driven.events["second"]) == num_cached
     assert details_of(driven.events["second"]) == details_of(driven.events["first"])
+    driven.assert_nothing_is_held()
+
+
+def test_a_prompt_that_is_dropped_before_its_first_token_leaves_nothing(loaded: LoadedModel):
+    driven = Driven(loaded, TextSettings(prefill_chunk_tokens=40))
+    driven.admit(wanted())
+    driven.tick_once()
+    driven.tick_once()
+    assert driven.prefix_bytes == 2 * BLOCK_TOKENS * loaded.token_bytes  # kept, and not to be found
+    driven.cancel("r1")
+    assert driven.prefix_bytes == 0
+    driven.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize("kind", ["plain", "rows"])
+def test_a_window_is_reused_at_the_ends_of_chunks(models: Models, kind: str):
+    driven = Driven(windowed(models(kind), WINDOW, None), TextSettings(prefill_chunk_tokens=64))
+    driven.generate(wanted(tuple(range(200))))
+    assert cached(driven.generate(wanted((*range(80), *range(120, 160))))) == 64
 
 
 def test_who_bypasses_the_cache_neither_reads_nor_adds(loaded: LoadedModel):
@@ -176,7 +198,8 @@ def check_bytes(driven: Driven) -> None:
     """Assert that the count of bytes is exact: what every part holds, and all blocks that are held."""
     known = driven.workload._ready.prefixes._known
     assert known is not None
-    parts = [node.part for node in known._line]
+    held = driven.workload._ready.prefixes._held.values()
+    parts = [*(node.part for node in known._line), *(part for each in held for part in each.parts)]
     assert known.nbytes == sum(part.nbytes for part in parts) <= known._max_bytes
     cache = driven.cache
     if isinstance(cache, PagedCache):
@@ -268,7 +291,7 @@ def settings(folder: Path) -> TextSettings:
     return TextSettings(prefixes=PrefixSettings(max_bytes=1 << 20, folder=folder / "prefixes"))
 
 
-@pytest.mark.parametrize("kind", ["plain", "window", "8", "turbo", "rows"])
+@pytest.mark.parametrize("kind", ["plain", "window", "8", "4:g32:s64", "turbo", "rows"])
 def test_after_a_restart_a_prompt_is_found_on_disk(models: Models, kind: str, tmp_path: Path):
     loaded = models(kind)
     first = Driven(loaded, settings(tmp_path))
@@ -279,6 +302,33 @@ def test_after_a_restart_a_prompt_is_found_on_disk(models: Models, kind: str, tm
     assert cached(found) == 96
     assert details_of(found) == details_of(expected)
     second.assert_nothing_is_held()
+
+
+def test_what_is_left_to_write_is_written_in_idle_moments(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(prefix_cache, "MAX_WRITE_BYTES", 1)  # a block a call
+    driven = Driven(loaded, settings(tmp_path))
+    driven.generate(wanted(tuple(range(200)), max_tokens=1))
+    store = driven.workload._ready.prefixes._store
+    assert store is not None
+    assert store.drain(5)
+    assert 0 < store.counters.num_written < 6
+    while driven.tick_once():
+        assert driven.plans[-1].keys == ()
+    assert store.drain(5)
+    assert store.counters.num_written == 6
+    driven.assert_nothing_is_held()
+
+
+def test_what_is_left_to_write_is_written_at_the_end(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(prefix_cache, "MAX_WRITE_BYTES", 1)
+    driven = Driven(loaded, settings(tmp_path))
+    driven.generate(wanted(max_tokens=1))
+    driven.workload.close()
+    assert cached(Driven(loaded, settings(tmp_path)).generate(wanted())) == 96
 
 
 def test_another_model_finds_nothing_on_disk(models: Models, tmp_path: Path):

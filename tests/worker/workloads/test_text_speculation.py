@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from models.registry import LoadedModel
+from tests.worker.constraining import Anything
 from tests.worker.text_driving import Driven
 from tests.worker.text_engines import finish_of, request, tokens_of
 from tests.worker.text_mixes import LETTERS, outputs
@@ -80,14 +81,6 @@ def test_rows_with_penalties_never_guess(loaded: LoadedModel, penalty: dict[str,
     driven = Driven(loaded)
     driven.generate(wanted(replace(GREEDY, **penalty)))
     assert usage_of(driven).drafted_tokens == 0
-
-
-class Anything:
-    def advance(self, token_id: int) -> None:
-        """All is well."""
-
-    def mask(self) -> None:
-        return None
 
 
 def test_rows_with_a_constraint_never_guess(loaded: LoadedModel):

@@ -12,6 +12,7 @@ from typing import Literal
 from pomona.v1 import model_pb2
 
 from gateway.errors import CheckpointRejected, GatewayError, LoadError, ModelLoadFailed, ModelNotFound
+from gateway.model_status import LoadOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", re.ASCII)
 MAX_NAME_CHARS = 200
@@ -35,6 +36,8 @@ class CatalogueModel:
         path: which numeric path its worker takes.
         kv_scheme: how keys and values are kept.
         kv_bytes: of keys and values of all its requests together; None is what its worker finds right.
+        reasoning_marks: what opens and closes its reasoning, or `none`; None is what its chat template says.
+        tool_dialect: how it writes tool calls; None is what its chat template says.
     """
 
     name: str
@@ -45,6 +48,8 @@ class CatalogueModel:
     path: Literal["fast", "reference"] = "fast"
     kv_scheme: str = "none"
     kv_bytes: int | None = None
+    reasoning_marks: str | tuple[str, str] | None = None
+    tool_dialect: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,16 @@ class Catalogue:
             if not isinstance(description.failure, ModelLoadFailed):  # that one tells of this machine at this moment
                 self._known[model.name] = (stamp, description)
             return description
+
+    def configured(self, model: CatalogueModel) -> LoadOptions:
+        """Return the options that hold for `model` where none is chosen.
+
+        The context is None where it is the checkpoint's own and the checkpoint was not described yet.
+        """
+        known = self._known.get(model.name)
+        most = known[1].facts.limits.max_context_tokens if known is not None else 0
+        contexts = [tokens for tokens in (model.context_tokens, most) if tokens]
+        return LoadOptions(min(contexts, default=None), model.max_batch_rows, model.kv_scheme)
 
     async def _read(self, model: CatalogueModel, stamp: Stamp) -> Description:
         if not stamp:

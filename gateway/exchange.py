@@ -16,6 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from gateway.admission import Admission
 from gateway.body import Body
 from gateway.catalogue import Catalogue
+from gateway.ending import Ending
 from gateway.envelope import MODEL_FIELD, REQUEST_ID_FIELD, Envelope, read_envelope, text_field
 from gateway.errors import (
     DeadlineExceeded,
@@ -36,7 +37,6 @@ from gateway.write_watch import WriteWatch
 
 PRIVATE_PREFIX = "x-pomona-"
 PASSED_KEYS = frozenset({"traceparent", "tracestate", "x-request-id"})
-BEGUN_GAP_S = 0.02  # a broken call gives empty initial metadata too, but then its end comes at once
 STATUS_LIMIT_S = 1.0  # for a status to be sent to a client that takes nothing
 MAX_RETRIED_BYTES = 1024 * 1024  # a larger request may be what took its worker with it
 BUG_CODES = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL})
@@ -95,16 +95,15 @@ class Exchange:
         self._request_streams = request_streams
         self._context = context
         self._parts = parts
-        self._started_s = time.monotonic()
+        self._ending = Ending(method)
         limit_s: float | None = context.time_remaining()
         max_s = parts.limits.max_request_s
-        self._deadline_s = self._started_s + (max_s if limit_s is None else min(limit_s, max_s))
+        self._deadline_s = self._ending.started_s + (max_s if limit_s is None else min(limit_s, max_s))
         self._request: Request | None = None
         self._watch: WriteWatch | None = None
         self._held_bytes = 0
         self._is_admitted = False
         self._has_begun = False
-        self._outcome = "CANCELLED"
         self._lease: Lease | None = None
         self._call: Call | None = None
 
@@ -134,6 +133,7 @@ class Exchange:
         """
         body = await self._first_message()
         envelope = read_envelope(body)
+        self._ending.addressed(envelope)
         model = self._parts.catalogue.resolve(envelope.model)
         request = self._note(model.name, envelope.request_id or secrets.token_hex(8))
         added = b"" if envelope.model == model.name else text_field(MODEL_FIELD, model.name)
@@ -151,6 +151,7 @@ class Exchange:
             if self._request_streams or len(body) > MAX_RETRIED_BYTES:
                 raise WorkerRestarting(request.model) from None
             first = await self._second_attempt(request, (body, added), source, metadata)
+        self._ending.answered()
         self._release_bytes()
         return first
 
@@ -175,9 +176,9 @@ class Exchange:
 
     async def finish(self) -> None:
         """Take over the worker's trailers; its answer is complete and its status OK."""
-        trailers = await self._call.trailing_metadata() if self._call is not None else ()
-        self._context.set_trailing_metadata(tuple(trailers))
-        self._outcome = "OK"
+        trailers = tuple(await self._call.trailing_metadata()) if self._call is not None else ()
+        self._context.set_trailing_metadata(_public(trailers))
+        self._ending.ended(grpc.StatusCode.OK, trailers)
 
     async def _fail(self, error: Exception) -> None:
         """End the RPC with the status that says what `error` was; raises gRPC's own signal of that."""
@@ -186,8 +187,8 @@ class Exchange:
             code, message, trailers = status_of(explained)
         else:
             code, message = explained.code(), explained.details() or ""
-            trailers = tuple(explained.trailing_metadata() or ())
-        self._outcome = code.name
+            trailers = _public(explained.trailing_metadata() or ())
+        self._ending.ended(code, trailers)
         if self._request is not None:
             self._request.leaves()
         try:
@@ -257,14 +258,12 @@ class Exchange:
         instance = self._lease.instance
         call = self._start(instance, body, source, (*metadata, ("x-pomona-secret", instance.secret)))
         request.called(instance, call.cancel)
-        begun_s = float("inf")
+        self._ending.called()
         try:
             await self._forward_initial(await call.initial_metadata())
-            begun_s = time.monotonic()
             first = await anext(self.rest, None)
         except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-            has_begun = self._has_begun or time.monotonic() - begun_s > BEGUN_GAP_S
-            if has_begun or not await self._was_lost(request, instance, error):
+            if self._has_begun or not await self._was_lost(request, instance, error):
                 raise
             raise _WorkerLost from None
         self._has_begun = True
@@ -303,8 +302,9 @@ class Exchange:
             self._call.cancel()
 
     async def _forward_initial(self, initial: Any) -> None:
+        # A worker that begins says so with a key; a call that broke gives empty metadata.
         self._has_begun = bool(initial)
-        public = tuple((key, value) for key, value in initial if not key.startswith(PRIVATE_PREFIX))
+        public = _public(initial)
         if public:
             self.request.is_writing = True
             await self._context.send_initial_metadata(public)
@@ -370,15 +370,16 @@ class Exchange:
         return remaining_s
 
     def _log_end(self) -> None:
-        self._parts.log.info(
-            "request ended",
-            method=self._method,
-            model=self._request.model if self._request is not None else "",
-            request_id=self._request.key.request_id if self._request is not None else "",
-            status=self._outcome,
-            events_sent=self.events_sent,
-            duration_ms=round((time.monotonic() - self._started_s) * 1000, 1),
-        )
+        key = self._request.key if self._request is not None else RequestKey("", "")
+        model = self._request.model if self._request is not None else ""
+        if model:
+            self._parts.requests.count_end(model, self._ending.status)
+        self._ending.write(self._parts.log, model, key.request_id, self.events_sent)
+
+
+def _public(metadata: Any) -> Metadata:
+    """Return the pairs that clients may see."""
+    return tuple((key, value) for key, value in metadata if not key.startswith(PRIVATE_PREFIX))
 
 
 def _is_cancelled() -> bool:

@@ -151,9 +151,17 @@ class Lifecycle:
         back_off: its crashes.
         now: monotonic time in seconds.
         on_change: is called with the old and the new state.
+        configured: tells the options that hold where none was chosen; None where even that is not known.
     """
 
-    def __init__(self, model: str, back_off: BackOff, now: Callable[[], float], on_change: OnChange) -> None:
+    def __init__(
+        self,
+        model: str,
+        back_off: BackOff,
+        now: Callable[[], float],
+        on_change: OnChange,
+        configured: Callable[[], LoadOptions] = LoadOptions,
+    ) -> None:
         self.model = model
         self.state = S.UNLOADED
         self.options = LoadOptions()
@@ -166,6 +174,7 @@ class Lifecycle:
         self._back_off = back_off
         self._now = now
         self._on_change = on_change
+        self._configured = configured
         self._is_wanted = False
         self._ready_at_s: float | None = None
         self._pause_number = 0
@@ -187,13 +196,13 @@ class Lifecycle:
         """Follow `Wanted`: start, join what is under way, or stay failed."""
         if self.state is S.FAILED and not event.is_order:
             return None
-        options = _merged(self.options, event.options)
-        is_other, self.options = options != self.options, options
+        other = self._other(event.options)
+        self.options = replace(self.options, **other)
         self._is_wanted = True
         if self.state in {S.UNLOADED, S.FAILED}:
             self._back_off.reset()
             return self._start()
-        return self._leave(DEFAULT_GRACE_S) if is_other else None
+        return self._leave(DEFAULT_GRACE_S) if other else None
 
     def unwanted(self, event: Unwanted) -> Effect | None:
         """Follow `Unwanted`: drain, stop the load, or forget the failure."""
@@ -260,6 +269,19 @@ class Lifecycle:
         self.restarts += 1
         return self._start()
 
+    def _other(self, chosen: LoadOptions | None) -> dict[str, Any]:
+        """Return what was chosen and does not hold yet: as chosen before, as configured, or as the worker has it."""
+        holding = (replace(self._configured(), **_given(self.options)), self._running())
+        given = _given(chosen or LoadOptions())
+        return {name: value for name, value in given.items() if all(getattr(one, name) != value for one in holding)}
+
+    def _running(self) -> LoadOptions:
+        """Return the options that the worker runs with, which may be less than it was asked for."""
+        if self.facts is None or self.state not in {S.ACTIVE, S.DEGRADED}:
+            return LoadOptions()
+        told = self.facts.runtime.options
+        return LoadOptions(told.context_tokens or None, told.max_batch_rows or None, told.kv_scheme or None)
+
     def _start(self) -> Effect:
         self.progress = LoadProgress("starting")
         self.failure = None
@@ -292,10 +314,9 @@ class Lifecycle:
         self._on_change(old, state)
 
 
-def _merged(options: LoadOptions, chosen: LoadOptions | None) -> LoadOptions:
-    """Return `options` with what was chosen anew."""
-    values = asdict(chosen or LoadOptions())
-    return replace(options, **{key: value for key, value in values.items() if value is not None})
+def _given(options: LoadOptions) -> dict[str, Any]:
+    """Return the options that are chosen, by name."""
+    return {name: value for name, value in asdict(options).items() if value is not None}
 
 
 _STEPS: Mapping[type[Event], Callable[[Lifecycle, Any], Effect | None]] = {

@@ -1,10 +1,11 @@
-"""The requests in flight: who they are, what they wait for, and how to end one from outside."""
+"""The requests in flight: who they are, what they wait for, how to end one from outside, and how those before ended."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.errors import DuplicateRequestId, GatewayError
@@ -100,10 +101,11 @@ class Request:
 
 
 class Requests:
-    """All requests in flight."""
+    """All requests in flight, and the number of those that have ended."""
 
     def __init__(self) -> None:
         self._by_key: dict[RequestKey, Request] = {}
+        self._ended: dict[str, Counter[str]] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -130,6 +132,14 @@ class Requests:
             del self._by_key[request.key]
         if not self._by_key:
             self._empty.set()
+
+    def count_end(self, model: str, status: str) -> None:
+        """Count a request of a model of the catalogue that ended with a gRPC status of this name."""
+        self._ended.setdefault(model, Counter())[status] += 1
+
+    def ended(self, model: str) -> Mapping[str, int]:
+        """Return how many requests of a model have ended, by the names of their statuses."""
+        return self._ended.get(model, Counter())
 
     def find(self, request_id: str) -> list[Request]:
         """Return the requests with this id, of all callers."""

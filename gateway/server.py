@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
@@ -49,7 +50,9 @@ RELAYED = (generation_pb2.DESCRIPTOR.services_by_name["GenerationService"],)
 
 
 async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, let running requests finish, and return when every worker is gone.
+    """Serve until SIGTERM, SIGINT or SIGHUP, let running requests finish, and return when every worker is gone.
+
+    A SIGHUP that is ignored already, as nohup has it, stays ignored.
 
     Args:
         settings: all of them.
@@ -62,7 +65,9 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     gateway = Gateway(settings)
     stops = _Stops()
     loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = STOP_SIGNALS if is_kept else (*STOP_SIGNALS, signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, stops.ask)
     with library_lines(gateway.log):
         try:
@@ -71,7 +76,7 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
             await gateway.drain_or_hurry(stops.second)
         finally:
             await gateway.stop(stops.second)
-            for number in STOP_SIGNALS:
+            for number in numbers:
                 loop.remove_signal_handler(number)
 
 
@@ -197,7 +202,12 @@ class Gateway:
         models = ModelService(self._catalogue, self._workers, self._admission, limits.unload_grace_s)
         admin = AdminService(self._catalogue, self._requests, self._ring, self.drain, limits.drain_grace_s, self.log)
         identity = ServerService(
-            secrets.token_hex(6), time.time(), settings.grpc.max_request_bytes, self._catalogue, self._workers
+            secrets.token_hex(6),
+            time.time(),
+            settings.grpc.max_request_bytes,
+            self._catalogue,
+            self._workers,
+            self._requests,
         )
         own: Iterable[tuple[ServiceDescriptor, object]] = (
             (model_pb2.DESCRIPTOR.services_by_name["ModelService"], models),
@@ -259,7 +269,7 @@ def _workers(
     )
     starter = WorkerStarter(catalogue, settings, sockets, command, log)
     return Workers(
-        [model.name for model in catalogue.models],
+        {model.name: partial(catalogue.configured, model) for model in catalogue.models},
         starter.start,
         lambda name: stamp_of(catalogue.resolve(name).checkpoint),
         limits,

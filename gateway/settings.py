@@ -11,13 +11,14 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSettings
 
 from gateway.kv_scheme import KV_SCHEME_FORMS, checked_kv_scheme
+from gateway.merging import merge
 
 PREFIX = "POMONA_"
 SECTION = "__"
@@ -48,6 +49,9 @@ class _Section(BaseModel):
     """A part of the tree: frozen, and strict about its keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Mark = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class ModelSettings(_Section):
@@ -84,6 +88,14 @@ class ModelSettings(_Section):
             description="Keys and values of all running requests, in bytes; one whole context fits always."
             " Default: whole contexts of all rows, up to 4 GiB.",
         ),
+    ] = None
+    reasoning_marks: Annotated[
+        Literal["none"] | tuple[Mark, Mark] | None,
+        Field(description="What opens and closes reasoning, or `none`. Default: what the chat template says."),
+    ] = None
+    tool_dialect: Annotated[
+        str | None,
+        Field(min_length=1, description="How it writes tool calls, by name. Default: what the chat template says."),
     ] = None
 
 
@@ -305,7 +317,7 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
     _refuse_unknown_variables(os.environ)
     merged: dict[str, Any] = {}
     for source in (_read(file), _variables(), flags or {}):
-        merged = _merged(merged, source)
+        merged = merge(merged, source)
     try:
         return Settings(**merged)
     except ValidationError as error:
@@ -327,36 +339,6 @@ def _read(file: Path | None) -> dict[str, Any]:
         raise SettingsError(f"{file}: it cannot be read") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{file}: {error}") from error
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `below` with what `above` says instead; sections and models merge."""
-    result = dict(below)
-    for key, value in above.items():
-        old = result.get(key)
-        if key == "models" and old:
-            result[key] = _joined(old, value)
-        elif isinstance(old, dict) and isinstance(value, Mapping):
-            result[key] = _merged(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", value))
-        else:
-            result[key] = value
-    return result
-
-
-def _joined(old: Any, new: Any) -> Any:
-    """Return the models of both, those of `new` in place of others of their names; what is no list is refused later."""
-    for models in (old, new):
-        if not isinstance(models, list | tuple):
-            return models
-    return list({_name(model): model for model in (*old, *new)}.values())
-
-
-def _name(model: Any) -> object:
-    """Return what a raw model is called; one without a name stays apart, to be refused later."""
-    try:
-        return model["name"]
-    except (TypeError, KeyError):
-        return id(model)
 
 
 def _variables() -> dict[str, Any]:

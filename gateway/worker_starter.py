@@ -69,6 +69,8 @@ class WorkerStarter:
             "max_batch_rows": options.max_batch_rows or entry.max_batch_rows,
             "kv_scheme": options.kv_scheme or entry.kv_scheme,
             "kv_bytes": entry.kv_bytes,
+            "reasoning_marks": entry.reasoning_marks,
+            "tool_dialect": entry.tool_dialect,
             "max_request_bytes": self.settings.grpc.max_request_bytes,
             "max_response_bytes": self.settings.grpc.max_response_bytes,
             "log_level": self.settings.logs.level,

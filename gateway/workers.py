@@ -9,7 +9,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -47,6 +47,8 @@ S = ModelState
 TROUBLE = {S.DEGRADED: logging.WARNING, S.BACKING_OFF: logging.WARNING, S.FAILED: logging.ERROR}
 Start = Callable[[str, LoadOptions, Callable[[Event], None]], Supervisor]
 """Starts a worker for a model with these options; its events go to the given function."""
+Configured = Callable[[], LoadOptions]
+"""Tells the options that a model has where LoadModel chose none; None where even that is not known."""
 Stamp = Callable[[str], object]
 """Returns what changes when a file of a model's checkpoint changes; it may block."""
 
@@ -68,7 +70,7 @@ class Workers:
     """The workers of all models.
 
     Args:
-        models: canonical names.
+        models: canonical names, each with what is configured for it.
         start_worker: starts a worker.
         stamp: tells whether a checkpoint changed.
         limits: pauses and budget after crashes.
@@ -78,7 +80,7 @@ class Workers:
 
     def __init__(
         self,
-        models: Iterable[str],
+        models: Mapping[str, Configured],
         start_worker: Start,
         stamp: Stamp,
         limits: BackOffLimits,
@@ -90,7 +92,7 @@ class Workers:
         self._log = log
         self._chances = chances or Chances()
         self._queue: asyncio.Queue[tuple[Keeper, Event, asyncio.Future[None] | None]] = asyncio.Queue()
-        self._keepers = {model: self._keep(model, limits) for model in models}
+        self._keepers = {model: self._keep(model, told, limits) for model, told in models.items()}
         self._changes = Changes(self.state)
         self._incident = ("", float("-inf"))  # the model that crashed first in it, and when
         self._is_stopping = False
@@ -155,7 +157,7 @@ class Workers:
 
         Args:
             model: canonical name.
-            options: a model that is loaded with others is loaded anew; None takes it as it is.
+            options: a model that runs with others is loaded anew; None takes it as it is.
             wait: return only when it is ready.
 
         Raises:
@@ -186,13 +188,13 @@ class Workers:
         """Return every change from now on; changes of one model that wait to be read merge."""
         return self._changes.watch()
 
-    def _keep(self, model: str, limits: BackOffLimits) -> Keeper:
+    def _keep(self, model: str, configured: Configured, limits: BackOffLimits) -> Keeper:
         def changed(old: ModelState, new: ModelState) -> None:
             how = {"last_exit": life.last_exit} if new in TROUBLE and life.last_exit else {}
             level = TROUBLE.get(new, logging.INFO)
             self._log.log(level, "model changed", model=model, old=old.name, new=new.name, **how)
 
-        life = Lifecycle(model, BackOff(limits, self._chances.dice), self._chances.now, changed)
+        life = Lifecycle(model, BackOff(limits, self._chances.dice), self._chances.now, changed, configured)
         return Keeper(life, lambda keeper: self._post(keeper, Idle()), self._chances.now)
 
     def _keeper(self, model: str) -> Keeper:

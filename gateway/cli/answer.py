@@ -1,29 +1,17 @@
 """One answer: asked for, printed as it comes, and cancelled on the server when the person stops it."""
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 
-from pomona.v1 import common_pb2, generation_pb2
+from pomona.v1 import generation_pb2
 
 from gateway.cli import logprobs, output
 from gateway.cli.connection import Connection
-
-FINISH_WORDS = {
-    generation_pb2.FINISH_REASON_MAX_TOKENS: "cut at the token limit",
-    generation_pb2.FINISH_REASON_CONTEXT_LENGTH: "cut at the end of the context",
-}
-
-
-@dataclass(slots=True)
-class _Sequence:
-    """One of the answers while it comes; `finish` is a word about its end where there is one to say."""
-
-    text: str = ""
-    tokens: list[generation_pb2.TokenInfo] = field(default_factory=list[generation_pb2.TokenInfo])
-    is_finished: bool = False
-    finish: str = ""
+from gateway.cli.screen import Screen
+from gateway.cli.sequence import Kind, Sequence
+from gateway.cli.summary import FINISH_WORDS, Summary
 
 
 class Printer:
@@ -33,32 +21,48 @@ class Printer:
         as_json: print every event as a line of JSON instead.
         quiet: print nothing.
         num_sequences: how many answers come. The first is printed as it comes, each other once those before are done.
+        hide_reasoning: print no reasoning, in JSON neither.
     """
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False, num_sequences: int = 1) -> None:
+    def __init__(
+        self, *, as_json: bool = False, quiet: bool = False, num_sequences: int = 1, hide_reasoning: bool = False
+    ) -> None:
         self.statistics: dict[str, float] = {}
         self._as_json = as_json
         self._quiet = quiet
         self._num_sequences = num_sequences
-        self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
+        self._hides_reasoning = hide_reasoning
+        self._screen = Screen(hide_reasoning=hide_reasoning)
+        self._sequences: defaultdict[int, Sequence] = defaultdict(Sequence)
         self._shown = 0
         self._asked_at = time.monotonic()
         self._first_after_s: float | None = None
 
     @property
-    def text(self) -> str:
+    def first(self) -> Sequence:
         """The first answer so far."""
-        return self._sequences[0].text
+        return self._sequences[0]
+
+    @property
+    def text(self) -> str:
+        """The text of the first answer so far."""
+        return self.first.text
 
     def take(self, event: generation_pb2.StreamGenerateResponse) -> None:
         """Print what is new in `event`."""
-        if self._as_json:
+        if self._as_json and not (self._hides_reasoning and _is_reasoning(event)):
             output.emit(event)
         kind = event.WhichOneof("event")
         if kind == "started":
             self._show(0)
         elif kind == "delta":
-            self._take_delta(event.delta)
+            self._note_first()
+            delta = event.delta
+            self._print(delta.sequence_index, self._sequences[delta.sequence_index].take_delta(delta))
+        elif kind == "tool_call":
+            self._note_first()
+            call = event.tool_call
+            self._print(call.sequence_index, self._sequences[call.sequence_index].take_call(call))
         elif kind == "sequence_finished":
             self._finish(event.sequence_finished)
         elif kind == "completed":
@@ -66,83 +70,52 @@ class Printer:
 
     def end(self) -> None:
         """Print what waits for its turn, and end the line that the last answer began."""
-        for index in sorted(index for index, each in self._sequences.items() if index > self._shown and each.text):
+        for index in sorted(index for index, each in self._sequences.items() if index > self._shown and each.parts):
             self._show(index)
-        self._end_line()
+        self._screen.end()
 
     @property
     def _prints_text(self) -> bool:
         return not (self._as_json or self._quiet)
 
-    def _take_delta(self, delta: generation_pb2.TokenDelta) -> None:
+    def _print(self, index: int, parts: Iterable[tuple[Kind, str]]) -> None:
+        """Print new parts of an answer, unless its turn comes later."""
+        for kind, text in parts:
+            if self._prints_text and index == self._shown:
+                self._screen.write(kind, text)
+
+    def _note_first(self) -> None:
         if self._first_after_s is None:
             self._first_after_s = time.monotonic() - self._asked_at
-        if delta.channel == generation_pb2.CHANNEL_REASONING:
-            return
-        sequence = self._sequences[delta.sequence_index]
-        sequence.text += delta.text
-        sequence.tokens += [token for token in delta.tokens if token.HasField("logprob")]
-        if self._prints_text and delta.sequence_index == self._shown:
-            output.write(delta.text)
 
     def _finish(self, finished: generation_pb2.SequenceFinished) -> None:
         sequence = self._sequences[finished.sequence_index]
+        self._print(finished.sequence_index, sequence.close_call())
         sequence.is_finished, sequence.finish = True, FINISH_WORDS.get(finished.finish.reason, "")
         while self._sequences[self._shown].is_finished and self._shown + 1 < self._num_sequences:
             self._show(self._shown + 1)
 
     def _show(self, index: int) -> None:
         """Print an answer so far, and from now on what is new in it."""
-        self._end_line()
+        self._screen.end()
         self._shown = index
         if self._prints_text and self._num_sequences > 1:
             output.line(f"--- {index + 1} of {self._num_sequences}")
-            output.write(self._sequences[index].text)
-
-    def _end_line(self) -> None:
-        text = self._sequences[self._shown].text
-        if self._prints_text and text and not text.endswith("\n"):
-            output.line()
+            self._print(index, tuple(self._sequences[index].parts))
 
     def _complete(self, completed: generation_pb2.GenerationCompleted) -> None:
         self.end()
-        usage = completed.usage
-        self.statistics = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-        parts = [f"{usage.prompt_tokens} prompt tokens", f"{usage.completion_tokens} tokens"]
-        # The first token of each answer comes from the prompt's pass.
-        num_decoded = usage.completion_tokens - self._num_sequences
-        if num_decoded > 0 and completed.timing.decode_us:
-            rate = num_decoded * 1e6 / completed.timing.decode_us
-            self.statistics["tokens_per_second"] = rate
-            parts.append(f"{rate:.1f} tokens/s")
-        if self._first_after_s is not None:
-            self.statistics["time_to_first_token_s"] = self._first_after_s
-            parts.append(f"first token after {self._first_after_s:.2f} s")
+        finishes = [each.finish for each in self._sequences.values() if each.finish]
+        summary = Summary(completed, self._first_after_s, self._num_sequences, finishes)
+        self.statistics = summary.statistics()
         if not self._quiet:
             self._print_logprobs()
-            output.notice(f"[{'; '.join([', '.join([*parts, *_savings(usage)]), *self._endings()])}]")
+            output.notice(summary.line())
 
     def _print_logprobs(self) -> None:
         tables = [] if self._as_json else [each.tokens for _, each in sorted(self._sequences.items())]
         for tokens in filter(None, tables):
             output.table(logprobs.HEADERS, logprobs.rows(tokens), stderr=True)
-
-    def _endings(self) -> list[str]:
-        """Say what there is to say of the ends, and of how many answers where there are several."""
-        counts = Counter(each.finish for each in self._sequences.values() if each.finish)
-        if self._num_sequences == 1:
-            return list(counts)
-        return [f"{count} of {self._num_sequences} {word}" for word, count in counts.items()]
-
-
-def _savings(usage: common_pb2.Usage) -> list[str]:
-    """Say what need not be computed."""
-    said: list[str] = []
-    if usage.cached_prompt_tokens:
-        said.append(f"{usage.cached_prompt_tokens} prompt tokens cached")
-    if usage.HasField("drafted_tokens"):
-        said.append(f"{usage.accepted_draft_tokens} of {usage.drafted_tokens} guesses right")
-    return said
 
 
 def stream_answer(connection: Connection, request: generation_pb2.StreamGenerateRequest, printer: Printer) -> None:
@@ -161,6 +134,10 @@ def stream_answer(connection: Connection, request: generation_pb2.StreamGenerate
         raise
     finally:
         call.cancel()
+
+
+def _is_reasoning(event: generation_pb2.StreamGenerateResponse) -> bool:
+    return event.HasField("delta") and event.delta.channel == generation_pb2.CHANNEL_REASONING
 
 
 def _waiting(model: str) -> AbstractContextManager[object]:

@@ -39,11 +39,29 @@ VERBS: dict[str, Verb] = {
 }
 
 
+# What other tools call these verbs.
+MEANT = {
+    "ask": "chat",
+    "generate": "chat",
+    "info": "show",
+    "kill": "cancel",
+    "list": "models",
+    "ls": "models",
+    "ps": "models --loaded",
+    "run": "chat",
+    "start": "serve",
+    "status": "models",
+    "stop": "unload",
+}
+
+
 class VerbGroup(TyperGroup):
     """Lists every verb by its table line, and imports the one that runs."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the verb that `args` names and replace its table line by the real command."""
+        if args[0] in MEANT:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean 'pomona {MEANT[args[0]]}'?")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else _command(name), rest
 

@@ -7,10 +7,16 @@ import typer
 from pomona.v1 import generation_pb2
 
 from gateway.cli.answer import Printer, stream_answer
-from gateway.cli.connection import Connection, ServerOptions, connect
+from gateway.cli.connection import ServerOptions, connect
+from gateway.cli.constraint import ConstraintOptions
 from gateway.cli.conversation import converse
 from gateway.cli.failures import UsageError
-from gateway.cli.generation import SamplingOptions, SpeedOptions, set_logprobs
+from gateway.cli.fields import is_text
+from gateway.cli.generation import SpeedOptions, set_logprobs
+from gateway.cli.reasoning import ReasoningOptions
+from gateway.cli.sampling import SamplingOptions
+from gateway.cli.stopping import StoppingOptions
+from gateway.cli.tools import ToolOptions
 from gateway.cli.verb import verb
 
 
@@ -21,6 +27,10 @@ def chat(
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="- reads it from standard input.")] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message to begin with.")] = None,
     sampling: SamplingOptions,
+    stopping: StoppingOptions,
+    constraint: ConstraintOptions,
+    tools: ToolOptions,
+    reasoning: ReasoningOptions,
     speed: SpeedOptions,
     logprobs: Annotated[
         int | None,
@@ -33,37 +43,47 @@ def chat(
 
     With PROMPT, or with text on standard input, it prints one answer as it
     comes. Without, it talks: /help lists what it understands, Ctrl-C ends an
-    answer, Ctrl-D the conversation. Statistics go to standard error, and so
-    does the table of --logprobs: every token with its log-probability.
+    answer, Ctrl-D the conversation.
 
-    Of several answers (--sequences) the first is printed as it comes, and each
-    of the others once those before it are done.
+    Standard output has the answer and the tool calls in it, a line each;
+    reasoning, statistics and the table of --logprobs (every token with its
+    log-probability) go to standard error. Of several answers (--sequences) the
+    first is printed as it comes, and each of the others once those before it
+    are done. In a conversation you give the results of the tools yourself.
 
     With --json: one pomona.v1.StreamGenerateResponse a line in protobuf's JSON
-    form, with "sequenceIndex" and, where asked for, each token's "logprob" and
-    "alternatives". The last line has "completed", or where the stream failed it is
-    {"error": {"code", "reason", "message", ...}}.
+    form, tool calls and reasoning among them. The last line has "completed", or,
+    where the answer failed or Ctrl-C ended it (code CANCELLED, exit code 130), it
+    is {"error": {"code", "reason", "message", ...}}.
 
     Example:
     [bold]pomona chat smollm2 "Why is the sky blue?" --max-tokens 60[/bold]
     [bold]pomona chat smollm2 < question.txt[/bold]
     [bold]pomona chat smollm2 "Name a colour." -n 3 --logprobs 2 --seed 7[/bold]
+    [bold]pomona chat smollm2 "Invent a person." --schema person.json[/bold]
+    [bold]pomona chat qwen3 "Weather in Rome?" --tools tools.json[/bold]
     """
     question = _question(prompt)
     given = {"--json": as_json, "--sequences": sampling.sequences is not None, "--logprobs": logprobs is not None}
     if question is None and any(given.values()):
         raise UsageError(f"{next(name for name, is_given in given.items() if is_given)} needs a PROMPT")
     start = generation_pb2.StreamGenerateRequest(model=model)
-    sampling.apply(start.spec)
-    speed.apply(start.spec)
+    for options in (sampling, stopping, constraint, tools, reasoning, speed):
+        options.apply(start.spec)
     set_logprobs(start.spec, logprobs)
     if system is not None:
         start.spec.chat.messages.add(role=generation_pb2.ROLE_SYSTEM, text=system)
     with connect(server) as connection:
         if question is None:
-            converse(connection, start)
-        else:
-            _ask_once(connection, start, question, as_json=as_json)
+            converse(connection, start, hide_reasoning=reasoning.hide_reasoning)
+            return
+        start.spec.chat.messages.add(role=generation_pb2.ROLE_USER, text=question)
+        printer = Printer(
+            as_json=as_json,
+            num_sequences=start.spec.sampling.num_sequences or 1,
+            hide_reasoning=reasoning.hide_reasoning,
+        )
+        stream_answer(connection, start, printer)
 
 
 def _question(prompt: str | None) -> str | None:
@@ -72,15 +92,19 @@ def _question(prompt: str | None) -> str | None:
         return prompt
     if prompt is None and sys.stdin.isatty():
         return None
-    text = sys.stdin.read().strip()
+    text = _standard_input().strip()
     if not text:
         raise UsageError("standard input holds no prompt")
     return text
 
 
-def _ask_once(
-    connection: Connection, start: generation_pb2.StreamGenerateRequest, question: str, *, as_json: bool
-) -> None:
-    start.spec.chat.messages.add(role=generation_pb2.ROLE_USER, text=question)
-    printer = Printer(as_json=as_json, num_sequences=start.spec.sampling.num_sequences or 1)
-    stream_answer(connection, start, printer)
+def _standard_input() -> str:
+    """Return all of standard input."""
+    problem = "standard input holds bytes that are not UTF-8"
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(problem) from error
+    if not is_text(text):
+        raise UsageError(problem)
+    return text

@@ -17,6 +17,7 @@ from gateway.cli.connection import ServerOptions, connect
 from gateway.cli.failures import SetupError
 from gateway.cli.load import load_with_progress
 from gateway.cli.own_server import own_server
+from gateway.cli.progress import display
 from gateway.cli.verb import verb
 from gateway.settings import process_environment
 
@@ -51,7 +52,9 @@ def demo(
             started = time.monotonic()
             say(f"listening on {server.address}; loading {MODEL}")
             with connect(ServerOptions(server=server.address)) as connection:
-                load_with_progress(connection, model_pb2.LoadModelRequest(model=MODEL), show=not as_json)
+                load_with_progress(
+                    connection, model_pb2.LoadModelRequest(model=MODEL), None if as_json else display(MODEL)
+                )
                 loaded = time.monotonic()
                 say(f"asking: {prompt}")
                 printer = Printer(quiet=as_json)

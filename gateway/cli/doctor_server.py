@@ -43,7 +43,7 @@ def check_server(environment: Mapping[str, str]) -> Iterator[Finding]:
         try:
             with own_server(arguments, environment) as server, connect(ServerOptions(server=server.address)) as link:
                 begin = time.monotonic()
-                model = load_with_progress(link, model_pb2.LoadModelRequest(model=MODEL), show=False)
+                model = load_with_progress(link, model_pb2.LoadModelRequest(model=MODEL))
                 loaded_s = time.monotonic() - begin
                 yield _answer(link, name)
                 pid = model.workers[0].pid

@@ -3,11 +3,13 @@
 CliError
 ├── UsageError        wrong arguments; exit code 2
 ├── SetupError        something that this machine lacks
+├── NotInFlightError  no request has this id
+├── Interrupted       Ctrl-C; exit code 130
 └── ServerError       a gRPC status
     └── ServerNotReachedError
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -16,35 +18,66 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from gateway.cli.suggestions import closest_first, suggestion
+
 # How gRPC's own texts begin where there is no connection, and what they say where nothing listens.
 NOT_CONNECTED = ("failed to connect", "errors resolving")
-# How gRPC says that a call broke off, and what that means to a person.
-BROKEN = ("Stream removed", "Deadline Exceeded")
-BROKEN_WORDS = {
-    "UNAVAILABLE": "the connection to the server broke off",
-    "DEADLINE_EXCEEDED": "the answer took longer than the time that --timeout gives",
-}
+# How gRPC's own texts begin where a call broke off.
+BROKEN_OFF = ("Stream removed", "Socket closed", "recvmsg:", "GOAWAY")
+TIMED_OUT = "Deadline Exceeded"
 NOBODY_THERE = ("Connection refused", "No such file or directory")
 
 
 class CliError(Exception):
-    """Raised when a verb cannot do what was asked; its text is the line that the person reads."""
+    """Raised when a verb cannot do what was asked; its text is the line that the person reads.
+
+    `code` and `reason` tell programs the same, as a status of the server would.
+    """
 
     exit_code = 1
+    code = "UNKNOWN"
+    reason = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the failure for `--json`."""
-        return {"message": str(self)}
+        return _as_dict(StatusFacts(self.code, str(self), self.reason))
 
 
 class UsageError(CliError):
     """Raised when the arguments cannot be used."""
 
     exit_code = 2
+    code = "INVALID_ARGUMENT"
+    reason = "USAGE"
 
 
 class SetupError(CliError):
     """Raised when this machine lacks something that the verb needs."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "SETUP"
+
+
+class NotInFlightError(CliError):
+    """Raised when no request in flight has the id that was given; `known` are the ids there are."""
+
+    code = "NOT_FOUND"
+    reason = "REQUEST_NOT_FOUND"
+    most_listed = 10
+
+    def __init__(self, request_id: str, known: Sequence[str]) -> None:
+        listed = closest_first(request_id, known)[: self.most_listed]
+        more = f" and {len(known) - len(listed)} more" if len(known) > len(listed) else ""
+        others = f"; in flight: {', '.join(listed)}{more}" if listed else ", and no other"
+        super().__init__(f"no request {request_id} is in flight{others}{suggestion(request_id, known)}")
+
+
+class Interrupted(CliError):
+    """Raised when Ctrl-C ended the verb."""
+
+    exit_code = 130
+    code = "CANCELLED"
+    reason = "INTERRUPTED"
 
 
 class ServerError(CliError):
@@ -56,15 +89,7 @@ class ServerError(CliError):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the status with its details."""
-        facts = self.facts
-        return {
-            "code": facts.code,
-            "reason": facts.reason,
-            "message": facts.message,
-            "metadata": facts.metadata,
-            "fieldViolations": [{"field": name, "description": text} for name, text in facts.violations],
-            "retryDelaySeconds": facts.retry_delay_s,
-        }
+        return _as_dict(self.facts)
 
 
 class ServerNotReachedError(ServerError):
@@ -98,7 +123,19 @@ class StatusFacts:
             parts.append(f"(incident {self.metadata['incident']})")
         if self.retry_delay_s is not None:
             parts.append(f"(try again in {self.retry_delay_s:g} s)")
+        if self.reason == "MODEL_NOT_FOUND":
+            parts.append(self._models())
         return " ".join(parts)
+
+    def _models(self) -> str:
+        """Say which models there are, the likeliest first."""
+        asked, names = (
+            self.metadata.get("model", ""),
+            [each for each in self.metadata.get("models", "").split(", ") if each],
+        )
+        if not names:
+            return "The server has none; it is told of them by: pomona serve --model NAME=PATH"
+        return f"There are: {', '.join(closest_first(asked, names))}{suggestion(asked, names)}"
 
 
 def failure_of(error: grpc.RpcError, address: str) -> ServerError:
@@ -107,11 +144,31 @@ def failure_of(error: grpc.RpcError, address: str) -> ServerError:
     facts = _facts(call)
     if facts.code == "UNAVAILABLE" and not facts.reason and facts.message.startswith(NOT_CONNECTED):
         cause = facts.message.rpartition("last error: ")[2]
-        return ServerNotReachedError(StatusFacts(facts.code, cause), address)
-    if not facts.reason and facts.message.startswith(BROKEN):
-        words = BROKEN_WORDS.get(facts.code, facts.message)
-        return ServerError(replace(facts, message=words))
-    return ServerError(facts)
+        return ServerNotReachedError(StatusFacts(facts.code, cause, "NOT_CONNECTED"), address)
+    return ServerError(facts if facts.reason else _explained(facts))
+
+
+def _explained(facts: "StatusFacts") -> "StatusFacts":
+    """Say what a status of gRPC itself means, with a reason for programs."""
+    if facts.code == "UNAVAILABLE":
+        said = "" if facts.message.startswith(BROKEN_OFF) else f" ({facts.message})"
+        words = f"the connection to the server broke off{said}"
+        return replace(facts, reason="CONNECTION_LOST", message=words)
+    if facts.code == "DEADLINE_EXCEEDED" and facts.message.startswith(TIMED_OUT):
+        words = "the answer did not come in time; --timeout SECONDS gives it more"
+        return replace(facts, reason="TIMEOUT", message=words)
+    return facts
+
+
+def _as_dict(facts: StatusFacts) -> dict[str, Any]:
+    return {
+        "code": facts.code,
+        "reason": facts.reason,
+        "message": facts.message,
+        "metadata": facts.metadata,
+        "fieldViolations": [{"field": name, "description": text} for name, text in facts.violations],
+        "retryDelaySeconds": facts.retry_delay_s,
+    }
 
 
 def _facts(call: grpc.Call) -> StatusFacts:

@@ -6,11 +6,12 @@ import grpc
 import typer
 from google.protobuf.duration_pb2 import Duration
 from pomona.v1 import model_pb2
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 
 from gateway.cli import output
 from gateway.cli.connection import Connection, ServerOptions, connect
 from gateway.cli.models import state_name
+from gateway.cli.progress import Display
+from gateway.cli.progress import display as display_for
 from gateway.cli.verb import JsonFlag, verb
 
 
@@ -23,7 +24,9 @@ def load(
     kv_scheme: Annotated[
         str,
         typer.Option(
-            metavar="SCHEME", help="none, 8, 4, config, or turbo:k<2,4,5,8>v<2,3,4,5,8>; turbo is turbo:k8v3."
+            metavar="SCHEME",
+            help="none, 8, 4, config, or turbo:k<2,4,5,8>v<2,3,4,5,8>; turbo is turbo:k8v3."
+            " Then :g<32,64,128> behind 8 and 4, and :s<start>, as in 4:g32:s512.",
         ),
     ] = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is ready, or at once.")] = True,
@@ -36,8 +39,11 @@ def load(
     runs with, a loaded model is loaded anew: its running requests may finish,
     for as long as the server's grace.
 
-    With --json: the pomona.v1.Model that came of it in protobuf's JSON form,
-    and no progress.
+    Progress goes to standard error: a bar on a terminal, lines elsewhere.
+
+    With --json: a line for each step, {"progress": {"state", "phase",
+    "bytesDone", "bytesTotal", "bytesPerSecond"}}; the last is {"model": ...},
+    a pomona.v1.Model in protobuf's JSON form, or {"error": ...}.
     """
     options = model_pb2.LoadOptions(context_tokens=context_tokens, max_batch_rows=max_batch_rows, kv_scheme=kv_scheme)
     request = model_pb2.LoadModelRequest(model=model, return_immediately=not wait)
@@ -45,12 +51,12 @@ def load(
         request.options.CopyFrom(options)
     with connect(server) as connection:
         try:
-            loaded = load_with_progress(connection, request, show=wait and not as_json)
+            loaded = load_with_progress(connection, request, display_for(model, as_json=as_json) if wait else None)
         except KeyboardInterrupt:
             output.notice(f"the server goes on loading {model}; to stop it: pomona unload {model}")
             raise
     if as_json:
-        output.emit(loaded, indent=2)
+        output.emit(model_pb2.LoadModelResponse(model=loaded))
     else:
         output.line(f"{loaded.model} is {state_name(loaded)}")
 
@@ -84,19 +90,21 @@ def unload(
 
 
 def load_with_progress(
-    connection: Connection, request: model_pb2.LoadModelRequest, *, show: bool = True
+    connection: Connection, request: model_pb2.LoadModelRequest, display: Display | None = None
 ) -> model_pb2.Model:
-    """Load a model; meanwhile show on standard error what the server says of it."""
+    """Load a model, and have `display` show what the server says of it meanwhile; it is closed at the end."""
     call = connection.models.LoadModel.future(request, timeout=connection.timeout_s, metadata=connection.metadata)
     try:
-        if show:
-            _show_until_done(connection, request.model, call)
+        if display is not None:
+            _show_until_done(connection, request.model, call, display)
         return call.result().model
     finally:
         call.cancel()
 
 
-def _show_until_done(connection: Connection, model: str, call: "grpc.Future[model_pb2.LoadModelResponse]") -> None:
+def _show_until_done(
+    connection: Connection, model: str, call: "grpc.Future[model_pb2.LoadModelResponse]", display: Display
+) -> None:
     watch = connection.models.WatchModels(
         model_pb2.WatchModelsRequest(models=[model]), timeout=connection.timeout_s, metadata=connection.metadata
     )
@@ -106,59 +114,15 @@ def _show_until_done(connection: Connection, model: str, call: "grpc.Future[mode
 
     call.add_done_callback(stop_watching)
     try:
-        with _LoadDisplay(model) as display:
-            for message in watch:
-                if message.HasField("updated"):
-                    display.update(message.updated)
+        for message in watch:
+            if message.HasField("updated"):
+                display.update(message.updated)
     except grpc.RpcError:
         # Ended by the callback above, or the server cannot show progress: the load's own result says what matters.
         return
     finally:
         watch.cancel()
-
-
-class _LoadDisplay:
-    """A bar with bytes and rate on a terminal; elsewhere a line for every new phase."""
-
-    def __init__(self, model: str) -> None:
-        console = output.console(stderr=True)
-        self._model = model
-        self._lines = not console.is_terminal
-        self._last = ""
-        self._total = 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=self._lines,
-        )
-        self._task = self._progress.add_task(f"{model}: waiting", total=None)
-
-    def __enter__(self) -> "_LoadDisplay":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def update(self, model: model_pb2.Model) -> None:
-        """Show the state and the bytes of `model`."""
-        progress = model.load_progress
-        words = progress.phase or model.waiting_for or state_name(model)
-        if words != self._last:
-            self._last = words
-            if self._lines:
-                output.notice(f"{self._model}: {words}")
-        self._total = progress.bytes_total or self._total
-        # The last word of a load comes without bytes.
-        done = self._total if model.state == model_pb2.MODEL_STATE_ACTIVE else progress.bytes_done
-        self._progress.update(
-            self._task, description=f"{self._model}: {words}", total=self._total or None, completed=done
-        )
+        display.close()
 
 
 def _duration(seconds: float) -> Duration:

@@ -26,7 +26,8 @@ def logs(
 ) -> None:
     """Print the log lines of the server and its workers.
 
-    With --json: one pomona.v1.StreamLogsResponse a line in protobuf's JSON form.
+    With --json: one pomona.v1.StreamLogsResponse a line in protobuf's JSON
+    form; where a failure or Ctrl-C ended them, the last line is {"error": ...}.
     """
     request = server_pb2.StreamLogsRequest(model=model, past_lines=lines, follow=follow)
     with connect(server) as connection:

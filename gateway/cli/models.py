@@ -1,6 +1,6 @@
 """`models` and `show`: what the server can serve, and the state it is in."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, cast
 
 import grpc
@@ -183,7 +183,15 @@ def _value(name: str, value: object) -> str:
         case str() | int():
             return str(value)
         case _:
-            return ", ".join(str(each) for each in cast("Iterable[object]", value))
+            return _several(value)
+
+
+def _several(value: object) -> str:
+    """Return what a map or a repeated field holds."""
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value).items()
+        return "; ".join(f"{_title(str(key))}: {each}" for key, each in pairs)
+    return ", ".join(str(each) for each in cast("Iterable[object]", value))
 
 
 def _message(value: Message) -> str:

@@ -7,7 +7,8 @@ import typer
 from pomona.v1 import server_pb2
 
 from gateway.cli import output
-from gateway.cli.connection import ServerOptions, connect
+from gateway.cli.connection import Connection, ServerOptions, connect
+from gateway.cli.failures import NotInFlightError
 from gateway.cli.verb import JsonFlag, verb
 
 
@@ -24,11 +25,7 @@ def requests(
     protobuf's JSON form.
     """
     with connect(server) as connection:
-        response = connection.admin.ListRequests(
-            server_pb2.ListRequestsRequest(model=model),
-            timeout=connection.query_timeout_s,
-            metadata=connection.metadata,
-        )
+        response = _in_flight(connection, model)
     if as_json:
         output.emit(response, indent=2)
     elif not response.requests:
@@ -47,7 +44,8 @@ def cancel(
 ) -> None:
     """End a request by its id.
 
-    One that has finished already, or never was, is no failure.
+    One that is not in flight, because it has finished already or never was,
+    is a failure that lists those that are.
 
     With --json: a pomona.v1.CancelRequestResponse in protobuf's JSON form.
     """
@@ -57,12 +55,21 @@ def cancel(
             timeout=connection.query_timeout_s,
             metadata=connection.metadata,
         )
+        if response.outcome == server_pb2.CancelRequestResponse.OUTCOME_ALREADY_FINISHED:
+            running = _in_flight(connection).requests
+            raise NotInFlightError(request_id, [each.request_id for each in running])
     if as_json:
         output.emit(response, indent=2)
-    elif response.outcome == server_pb2.CancelRequestResponse.OUTCOME_ALREADY_FINISHED:
-        output.line(f"no request {request_id} is running")
     else:
         output.line(f"{request_id} is cancelled")
+
+
+def _in_flight(connection: Connection, model: str = "") -> server_pb2.ListRequestsResponse:
+    return connection.admin.ListRequests(
+        server_pb2.ListRequestsRequest(model=model),
+        timeout=connection.query_timeout_s,
+        metadata=connection.metadata,
+    )
 
 
 def _row(request: server_pb2.RequestInfo) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ def serve(
 
     Once it takes calls it prints "listening on ADDRESS", the only line on
     standard output; log lines go to standard error. A model is loaded by its
-    first request, or by `pomona load`. SIGTERM and Ctrl-C let running requests
-    finish; a second one hurries them.
+    first request, or by `pomona load`. SIGTERM, SIGHUP and Ctrl-C let running
+    requests finish; a second one hurries them.
 
     Flags win over POMONA_* variables, which win over the settings file.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from dataclasses import dataclass
 from importlib import metadata
 
 from pomona.v1 import server_pb2
 
 from gateway.catalogue import Catalogue
-from gateway.model_status import ModelStatus, WorkerPool
+from gateway.footprint import footprint_bytes
+from gateway.model_status import WorkerPool
+from gateway.requests import Requests
 from gateway.services.views import timestamp
 
 SCHEMA_REVISION = 1
@@ -25,7 +29,8 @@ class ServerService:
         start_time_s: when it started, seconds since 1970.
         max_request_bytes: largest message that it takes.
         catalogue: which models there are.
-        workers: what their workers said of the device.
+        workers: what their workers said of the device and of their work.
+        requests: in flight, and how those before ended.
     """
 
     instance_id: str
@@ -33,6 +38,7 @@ class ServerService:
     max_request_bytes: int
     catalogue: Catalogue
     workers: WorkerPool
+    requests: Requests
 
     async def GetServerInfo(  # noqa: N802
         self,
@@ -55,23 +61,40 @@ class ServerService:
         """Return what the workers of the named models count, or of all; only those that have a worker are there."""
         asked = {self.catalogue.resolve(name).name for name in request.models}
         names = [model.name for model in self.catalogue.models if not asked or model.name in asked]
-        stats = (_stats(self.workers.state(name)) for name in names)
-        return server_pb2.GetStatsResponse(models=[one for one in stats if one is not None])
+        stats = (self._model_stats(name) for name in names)
+        return server_pb2.GetStatsResponse(
+            server=await self._server_stats(), models=[one for one in stats if one is not None]
+        )
+
+    async def _server_stats(self) -> server_pb2.ServerStats:
+        """Return what holds for the server as a whole; the lag is what a task that is ready waits for its turn now."""
+        own_bytes = await asyncio.to_thread(footprint_bytes, os.getpid())
+        states = (self.workers.state(model.name) for model in self.catalogue.models)
+        worker_bytes = sum(state.stats.memory.footprint_bytes for state in states if state.stats is not None)
+        began_ns = time.monotonic_ns()
+        await asyncio.sleep(0)
+        return server_pb2.ServerStats(
+            time=timestamp(time.time()),
+            open_streams=len(self.requests),
+            footprint_bytes=(own_bytes or 0) + worker_bytes,
+            event_loop_lag_us=(time.monotonic_ns() - began_ns) // 1000,
+        )
+
+    def _model_stats(self, name: str) -> server_pb2.ModelStats | None:
+        """Return what the last heartbeat of a model's worker counted, and what the server counts of the model."""
+        status = self.workers.state(name)
+        if status.stats is None or status.worker is None:
+            return None
+        stats = server_pb2.ModelStats()
+        stats.CopyFrom(status.stats)
+        stats.model = status.model
+        stats.restarts_total = status.worker.restart_count
+        stats.requests_total.update(self.requests.ended(name))
+        return stats
 
     def _device(self) -> str:
         facts = (self.workers.state(model.name).facts for model in self.catalogue.models)
         return next((one.runtime.device for one in facts if one is not None and one.runtime.device), "")
-
-
-def _stats(status: ModelStatus) -> server_pb2.ModelStats | None:
-    """Return what the last heartbeat of a model's worker counted, and how often it was started again."""
-    if status.stats is None or status.worker is None:
-        return None
-    stats = server_pb2.ModelStats()
-    stats.CopyFrom(status.stats)
-    stats.model = status.model
-    stats.restarts_total = status.worker.restart_count
-    return stats
 
 
 def _version(distribution: str) -> str:

@@ -85,11 +85,35 @@ def test_model_is_loaded_shown_and_unloaded(server: Served) -> None:
     assert not is_running(pid)
 
 
-def test_unknown_model_is_told_by_its_name(server: Served) -> None:
-    done = pomona("chat", "nothing", "hello", "--server", server.address)
+def test_what_holds_already_may_be_asked_for_without_a_reload(server: Served) -> None:
+    at = ("--server", server.address)
+    assert pomona("load", "other", *at).returncode == 0
+    before = worker_pid(server, "other")
+    shown = json.loads(pomona("show", "other", "--json", *at).stdout)["runtime"]["options"]
+    same = ("--context-tokens", str(shown["contextTokens"]), "--max-batch-rows", str(shown["maxBatchRows"]))
+    assert pomona("load", "other", *same, "--kv-scheme", shown["kvScheme"], *at).returncode == 0
+    assert worker_pid(server, "other") == before
+    lines = pomona("load", "other", "--max-batch-rows", "3", "--json", *at).stdout.splitlines()
+    assert json.loads(lines[-1])["model"]["limits"]["maxBatchRows"] == 3
+    assert worker_pid(server, "other") != before
+
+
+def test_unknown_model_is_told_with_those_that_there_are(server: Served) -> None:
+    done = pomona("chat", "tinny", "hello", "--server", server.address)
     assert done.returncode == 1
     assert done.stderr.startswith("error: NOT_FOUND MODEL_NOT_FOUND:")
-    assert "nothing" in done.stderr
+    assert "tinny" in done.stderr
+    assert done.stderr.endswith("There are: tiny, other. Did you mean tiny?\n")
+
+
+def test_every_option_of_sampling_and_stopping_is_honoured(server: Served) -> None:
+    sampling = ("--temperature", "0.5", "--top-p", "0.9", "--top-k", "40", "--min-p", "0.01", "--seed", "3")
+    xtc = ("--xtc-probability", "0.5", "--xtc-threshold", "0.1", "--logit-bias", "3=-5")
+    penalties = ("--repetition-penalty", "1.1", "--frequency-penalty", "0.1", "--presence-penalty", "0.1")
+    stopping = ("--max-tokens", "6", "--min-tokens", "2", "--stop", "zzz", "--stop-id", "5", "--include-stop")
+    options = (*sampling, *xtc, *penalties, "--penalty-window", "8", *stopping, "--ignore-eos")
+    done = pomona("chat", "tiny", "hello", *options, "--server", server.address)
+    assert done.returncode == 0, done.stderr
 
 
 def test_wrong_value_is_told_by_its_field(server: Served) -> None:
@@ -108,6 +132,43 @@ def test_ctrl_c_ends_the_request_on_the_server(server: Served) -> None:
         chat.communicate(timeout=10)
     assert chat.returncode == 130
     wait_until(lambda: requests_of(server) == [], timeout_s=10)
+
+
+def test_answer_has_the_form_that_was_asked_for(server: Served) -> None:
+    done = pomona("chat", "tiny", "hello", "--choices", "red,blue", "--max-tokens", "20", "--server", server.address)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in {"red\n", "blue\n"}
+
+
+def test_last_line_of_a_program_tells_how_an_answer_was_ended(tiny: Path) -> None:
+    with served("--model", f"tiny={tiny}") as running:
+        arguments = ("chat", "tiny", "hello", "--max-tokens", "3900", "--temperature", "0", "--json")
+        for end, code, word in (("chat", 130, "CANCELLED"), ("server", 1, "UNAVAILABLE")):
+            with start(*arguments, "--server", running.address) as chat:
+                assert chat.stdout is not None
+                chat.stdout.readline()
+                ends = {"chat": (chat, signal.SIGINT), "server": (running.process, signal.SIGKILL)}
+                ends[end][0].send_signal(ends[end][1])
+                output, _ = chat.communicate(timeout=10)
+            error = json.loads(output.splitlines()[-1])["error"]
+            assert (chat.returncode, error["code"], bool(error["reason"])) == (code, word, True)
+
+
+def test_mistyped_request_is_not_cancelled(server: Served) -> None:
+    done = pomona("cancel", "nothing", "--server", server.address)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: no request nothing is in flight")
+
+
+def test_refused_request_is_logged_with_its_reason_and_field(server: Served) -> None:
+    pomona("chat", "tiny", "hello", "--top-p", "3", "--server", server.address)
+    lines = [json.loads(line) for line in pomona("logs", "--json", "--server", server.address).stdout.splitlines()]
+    fields = [line["fields"] for line in lines if line["message"] == "request ended"][-1]
+    assert (fields["status"], fields["reason"], fields["field"]) == (
+        "INVALID_ARGUMENT",
+        "INVALID_FIELD",
+        "spec.sampling.top_p",
+    )
 
 
 def requests_of(server: Served) -> list[dict[str, object]]:

@@ -65,7 +65,10 @@ async def control_plane(folder: Path, pool: ScriptedPool | None = None) -> Async
     own = (
         (model_pb2.DESCRIPTOR.services_by_name["ModelService"], ModelService(known, pool, parts.admission, 30.0)),
         (server_pb2.DESCRIPTOR.services_by_name["AdminService"], admin),
-        (server_pb2.DESCRIPTOR.services_by_name["ServerService"], ServerService("i1", 1.5, 1000, known, pool)),
+        (
+            server_pb2.DESCRIPTOR.services_by_name["ServerService"],
+            ServerService("i1", 1.5, 1000, known, pool, parts.requests),
+        ),
         (health.SERVICE, health_service),
     )
     for service, methods in own:

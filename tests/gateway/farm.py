@@ -23,7 +23,7 @@ from tests.support.scripted import STREAM_GENERATE, events_in, fake_worker_comma
 from tests.support.waiting import eventually
 
 S = ModelState
-MODELS = ("a", "b")
+MODELS: tuple[str, ...] = ("a", "b")
 PATIENT = VitalLimits(heartbeat_s=0.05, suspect_after=1000, lost_after=1000)
 QUICK_STOP = StopLimits(shutdown_s=1.0, dump_s=0.1, terminate_s=0.3, interrupt_s=0.3)
 QUICK = BackOffLimits(first_s=0.05, longest_s=0.1, jitter=0.0)
@@ -47,7 +47,8 @@ class Farm:
 
     def workers_with(self, limits: BackOffLimits) -> Workers:
         log = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
-        self.workers = Workers(MODELS, self.start_worker, self.stamp, limits, log, Chances(dice=random.Random(1)))
+        models = dict.fromkeys(MODELS, LoadOptions)
+        self.workers = Workers(models, self.start_worker, self.stamp, limits, log, Chances(dice=random.Random(1)))
         return self.workers
 
     def start_worker(self, model: str, options: LoadOptions, post: Callable[[Event], None]) -> Supervisor:

@@ -8,6 +8,7 @@ from pomona.v1 import model_pb2
 
 from gateway.catalogue import Catalogue, CatalogueModel, is_name
 from gateway.errors import CheckpointCorrupt, CheckpointRejected, LoadError, ModelNotFound
+from gateway.model_status import LoadOptions
 
 
 class Reader:
@@ -114,3 +115,16 @@ async def test_what_is_wrong_with_a_checkpoint_is_remembered_until_it_changes(tm
     for _ in range(2):
         assert isinstance((await catalogue.describe(entry)).failure, CheckpointCorrupt)
     assert reader.reads == ["a"]
+
+
+async def test_what_is_configured_has_the_checkpoints_own_context_once_that_was_read(tmp_path: Path) -> None:
+    async def describe(_: CatalogueModel) -> model_pb2.Model:
+        return model_pb2.Model(limits=model_pb2.ModelLimits(max_context_tokens=2048))
+
+    path = folder(tmp_path / "a")
+    small, own, large = (CatalogueModel(f"m{tokens}", path, (), tokens) for tokens in (512, None, 4096))
+    catalogue = Catalogue([small, own, large], describe)
+    assert catalogue.configured(own) == LoadOptions(None, 16, "none")
+    for one in catalogue.models:
+        await catalogue.describe(one)
+    assert [catalogue.configured(one).context_tokens for one in (small, own, large)] == [512, 2048, 2048]

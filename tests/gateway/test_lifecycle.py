@@ -48,11 +48,12 @@ class Clock:
 class Life(Lifecycle):
     """A life with its clock and the states it went through."""
 
-    def __init__(self) -> None:
+    def __init__(self, configured: LoadOptions | None = None) -> None:
         self.clock = Clock()
         self.states: list[ModelState] = []
-        limits = BackOffLimits(jitter=0.0)
-        super().__init__("m", BackOff(limits, random.Random(1)), self.clock, lambda _, new: self.states.append(new))
+        back_off = BackOff(BackOffLimits(jitter=0.0), random.Random(1))
+        told = configured or LoadOptions()
+        super().__init__("m", back_off, self.clock, lambda _, new: self.states.append(new), lambda: told)
 
     def follow(self, *events: Event) -> Effect | None:
         effect = None
@@ -223,6 +224,45 @@ def test_the_same_or_no_options_leave_the_model_as_it_is() -> None:
     assert one.apply(Wanted(LoadOptions())) is None
     assert one.apply(Wanted()) is None
     assert one.options == LoadOptions(context_tokens=512)
+
+
+CONFIGURED = LoadOptions(context_tokens=512, max_batch_rows=16, kv_scheme="none")
+
+
+def running(**options: object) -> Ready:
+    """Return the readiness of a worker that says which options it runs with."""
+    return Ready(model_pb2.Model(runtime=model_pb2.ModelRuntime(options=model_pb2.LoadOptions(**options))))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("state", [(), (READY,)])
+def test_what_is_configured_may_be_chosen_explicitly_without_a_reload(state: tuple[Event, ...]) -> None:
+    one = Life(CONFIGURED)
+    one.follow(Wanted(), *state)
+    assert one.apply(Wanted(CONFIGURED, is_order=True)) is None
+    assert one.apply(Wanted(LoadOptions(kv_scheme="none"), is_order=True)) is None
+    assert one.apply(Wanted(LoadOptions(kv_scheme="8"), is_order=True)) is not None
+    assert one.options == LoadOptions(kv_scheme="8")
+
+
+def test_what_is_configured_is_other_than_what_was_chosen_instead() -> None:
+    one = Life(CONFIGURED)
+    one.follow(Wanted(LoadOptions(max_batch_rows=2)), READY)
+    assert one.apply(Wanted(LoadOptions(max_batch_rows=16), is_order=True)) == AwaitIdle(30.0)
+    assert one.options == LoadOptions(max_batch_rows=16)
+
+
+def test_options_that_the_worker_came_to_by_itself_are_the_same() -> None:
+    one = life(Wanted(LoadOptions(max_batch_rows=16)), running(context_tokens=2048, max_batch_rows=8))
+    assert one.apply(Wanted(LoadOptions(context_tokens=2048, max_batch_rows=8), is_order=True)) is None
+    assert one.apply(Wanted(LoadOptions(max_batch_rows=16), is_order=True)) is None
+    assert one.apply(Wanted(LoadOptions(max_batch_rows=4), is_order=True)) == AwaitIdle(30.0)
+
+
+def test_options_of_a_worker_on_its_way_out_no_longer_count() -> None:
+    one = life(Wanted(), running(context_tokens=512), Wanted(LoadOptions(context_tokens=1024)))
+    one.apply(Wanted(LoadOptions(context_tokens=512), is_order=True))
+    one.follow(Idle(), Exited(Exit(ExitCause.UNLOADED, code=0)))
+    assert (one.state, one.options) == (S.LOADING, LoadOptions(context_tokens=512))
 
 
 def test_options_outlive_a_crash_but_not_an_unload() -> None:

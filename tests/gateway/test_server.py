@@ -216,7 +216,7 @@ async def test_a_second_server_at_the_same_address_is_refused_and_the_first_live
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_ends_the_server(tmp_path: Path, number: signal.Signals) -> None:
     addresses: list[str] = []
     serving = asyncio.create_task(serve(load_settings(None, {"listen": "127.0.0.1:0"}), addresses.append))

@@ -47,6 +47,7 @@ async def test_a_worker_is_told_what_the_settings_say(tmp_path: Path) -> None:
     assert (settings["max_request_bytes"], settings["log_level"]) == (16 * 1024 * 1024, "info")
     assert settings["cpu_kernels"] is True
     assert (settings["kv_scheme"], settings["kv_bytes"]) == ("none", None)
+    assert (settings["reasoning_marks"], settings["tool_dialect"]) == (None, None)
     assert (settings["prefix_cache_bytes"], settings["prefix_cache_folder_bytes"]) == (512 << 20, 8 << 30)
     assert settings["prefix_cache_folder"] is None
 
@@ -62,10 +63,12 @@ async def test_a_real_worker_understands_every_setting(tmp_path: Path) -> None:
     from worker.settings import WorkerSettings
 
     worker = WorkerDefaults(prefix_cache_folder=tmp_path / "prefixes", prefix_cache_bytes=7)
-    settings = await told(tmp_path, LoadOptions(), worker, kv_scheme="4")
+    marks = ("<a>", "</a>")
+    settings = await told(tmp_path, LoadOptions(), worker, kv_scheme="4", reasoning_marks=marks, tool_dialect="hermes")
     understood = WorkerSettings.from_json(json.dumps(settings).encode())
     assert (understood.model, understood.kv_scheme, understood.prefix_cache_bytes) == ("m", "4", 7)
     assert understood.prefix_cache_folder == str(tmp_path / "prefixes")
+    assert (understood.reasoning_marks, understood.tool_dialect) == (["<a>", "</a>"], "hermes")
 
 
 def test_a_worker_sees_little_of_the_environment() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gateway.cli.app import VERBS
+from gateway.cli.app import MEANT, VERBS
 
 from .conftest import Run
 
@@ -35,3 +35,11 @@ def test_verb_that_is_unknown_is_a_usage_error_with_a_suggestion(run: Run) -> No
     result = run("modles")
     assert result.exit_code == 2
     assert "models" in result.stderr
+
+
+@pytest.mark.parametrize("word", MEANT)
+def test_what_other_tools_call_a_verb_is_answered_with_its_name_here(run: Run, word: str) -> None:
+    assert word not in VERBS
+    assert MEANT[word].split()[0] in VERBS
+    result = run(word, "smol")
+    assert (result.exit_code, f"pomona {MEANT[word]}" in result.stderr) == (2, True)

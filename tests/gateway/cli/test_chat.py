@@ -1,7 +1,6 @@
 """`chat`: what it prints, asks and cancels."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,9 +10,9 @@ import pytest
 from pomona.v1 import generation_pb2 as g
 
 from tests.support.scripted_server import Fail, Hold, ScriptedServer, answer, delta
-from tests.support.waiting import wait_until
 
 from .conftest import Run, start
+from .terminal import Terminal
 
 
 def test_answer_goes_to_standard_output_and_statistics_to_standard_error(server: ScriptedServer, run: Run) -> None:
@@ -99,50 +98,44 @@ def test_ctrl_c_cancels_the_request_on_the_server(server: ScriptedServer) -> Non
     assert server.call("StreamGenerate").is_ended_by_client.wait(5)
 
 
-class Terminal:
-    """A chat in a pseudo-terminal."""
+def test_program_reads_in_the_last_line_that_ctrl_c_ended_the_answer(server: ScriptedServer) -> None:
+    server.scripts["StreamGenerate"] = [delta("On and"), Hold()]
+    with start("chat", "m", "Why?", "--json", "--server", server.address) as process:
+        assert process.stdout is not None
+        assert "delta" in json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=10)
+    (last,) = [json.loads(line) for line in output.splitlines()]
+    assert (process.returncode, errors) == (130, "")
+    assert (last["error"]["code"], last["error"]["reason"]) == ("CANCELLED", "INTERRUPTED")
 
-    def __init__(self, *arguments: str) -> None:
-        self._process, self._fd = self._spawn(arguments)
-        self.screen = ""
 
-    def _spawn(self, arguments: tuple[str, ...]) -> tuple["subprocess.Popen[bytes]", int]:
-        ours, theirs = os.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gateway", "chat", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        os.set_blocking(ours, False)
-        return process, ours
+def test_program_reads_in_the_last_line_that_the_server_went_away() -> None:
+    with ScriptedServer({"StreamGenerate": [delta("On and"), Hold()]}) as server:
+        process = start("chat", "m", "Why?", "--json", "--server", server.address)
+        assert process.stdout is not None
+        assert "delta" in json.loads(process.stdout.readline())
+    with process:
+        output, errors = process.communicate(timeout=10)
+    error = json.loads(output.splitlines()[-1])["error"]
+    assert (process.returncode, error["code"], error["reason"]) == (1, "UNAVAILABLE", "CONNECTION_LOST")
+    assert errors.startswith("error: UNAVAILABLE CONNECTION_LOST: ")
 
-    def type(self, text: str) -> None:
-        os.write(self._fd, text.encode())
 
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+def test_prompt_that_is_not_utf_8_is_wrong_usage(server: ScriptedServer) -> None:
+    with start("chat", "m", "Why \udcff?", "--server", server.address) as process:
+        _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (2, "error: prompt holds bytes that are not UTF-8\n")
 
-    def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self._read(), timeout_s=10)
-        self.screen = self.screen.split(text, 1)[1]
 
-    def wait_for_end(self) -> int:
-        return self._process.wait(10)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait(5)
-        os.close(self._fd)
-
-    def _read(self) -> str:
-        try:
-            self.screen += os.read(self._fd, 65536).decode(errors="replace")
-        except (BlockingIOError, OSError):
-            return self.screen
-        return self.screen
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "utf-8:surrogateescape"])
+def test_standard_input_that_is_not_utf_8_is_wrong_usage(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    command = [sys.executable, "-P", "-m", "gateway", "chat", "m", "-", "--server", server.address]
+    done = subprocess.run(command, input=b"Why \xff?", capture_output=True, check=False, timeout=10)
+    assert (done.returncode, done.stderr) == (2, b"error: standard input holds bytes that are not UTF-8\n")
 
 
 def turns(server: ScriptedServer) -> list[list[str]]:

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import grpc
+import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2 as details
 
-from tests.support.scripted_server import Fail, ScriptedServer
+from tests.support.scripted_server import Fail, Hold, ScriptedServer
 
 from .conftest import Run
 
@@ -84,3 +85,55 @@ def test_no_server_at_a_port_says_so(run: Run) -> None:
         address = gone.address
     result = run("models", "--server", address)
     assert f"no server answers at {address}; start one" in result.stderr
+
+
+def not_found(models: str, asked: str = "smolm2") -> Fail:
+    metadata = {"model": asked, "models": models}
+    return Fail(grpc.StatusCode.NOT_FOUND, f"There is no model named {asked}.", "MODEL_NOT_FOUND", metadata)
+
+
+@pytest.mark.parametrize("verb", [("chat", "smolm2", "hi"), ("show", "smolm2")])
+def test_unknown_model_is_answered_with_those_there_are(
+    server: ScriptedServer, run: Run, verb: tuple[str, ...]
+) -> None:
+    for method in ("StreamGenerate", "GetModel"):
+        server.scripts[method] = [not_found("qwen3, org/smollm2, smollm2")]
+    result = run(*verb)
+    assert result.exit_code == 1
+    assert result.stderr.endswith("There are: smollm2, org/smollm2, qwen3. Did you mean smollm2?\n")
+
+
+def test_no_model_is_suggested_where_none_is_close(server: ScriptedServer, run: Run) -> None:
+    server.scripts["GetModel"] = [not_found("qwen3, llama", asked="xyz")]
+    assert run("show", "xyz").stderr.endswith("There are: qwen3, llama\n")
+
+
+def test_server_without_models_says_how_it_gets_some(server: ScriptedServer, run: Run) -> None:
+    server.scripts["GetModel"] = [not_found("")]
+    assert run("show", "smolm2").stderr.endswith("pomona serve --model NAME=PATH\n")
+
+
+def test_program_reads_wrong_usage_as_an_object_of_the_same_form(server: ScriptedServer, run: Run) -> None:
+    server.scripts["StreamGenerate"] = [queue_full()]
+    failed = json.loads(run("chat", "m", "hi", "--json").stdout.splitlines()[-1])["error"]
+    wrong = json.loads(run("chat", "m", "hi", "--json", "--seed", str(2**64)).stdout)["error"]
+    assert (wrong["code"], wrong["reason"], set(wrong)) == ("INVALID_ARGUMENT", "USAGE", set(failed))
+
+
+def test_status_of_grpc_itself_keeps_its_words_and_gets_a_reason(server: ScriptedServer, run: Run) -> None:
+    server.scripts["GetModel"] = [Fail(grpc.StatusCode.UNAVAILABLE, "upstream connect error")]
+    result = run("show", "m", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (error["code"], error["reason"]) == ("UNAVAILABLE", "CONNECTION_LOST")
+    assert error["message"] == "the connection to the server broke off (upstream connect error)"
+
+
+def test_answer_that_does_not_come_in_time_says_how_to_wait_longer(server: ScriptedServer, run: Run) -> None:
+    server.scripts["GetModel"] = [Hold()]
+    result = run("show", "m", "--timeout", "0.05")
+    assert (result.exit_code, "TIMEOUT" in result.stderr, "--timeout SECONDS" in result.stderr) == (1, True, True)
+
+
+def test_deadline_of_the_server_is_not_taken_for_that_of_the_command(server: ScriptedServer, run: Run) -> None:
+    server.scripts["GetModel"] = [Fail(grpc.StatusCode.DEADLINE_EXCEEDED, "The deadline passed.")]
+    assert run("show", "m").stderr == "error: DEADLINE_EXCEEDED: The deadline passed.\n"

@@ -78,6 +78,14 @@ def test_model_is_shown_with_units(server: ScriptedServer, run: Run) -> None:
     assert [call.method for call in server.calls] == ["GetModel"]
 
 
+def test_model_says_why_it_cannot_do_something(server: ScriptedServer, run: Run) -> None:
+    model = smollm()
+    model.generation.unavailable.update({"tool_calls": "its template reads no tools"})
+    server.scripts["GetModel"] = [m.GetModelResponse(model=model)]
+    lines = [" ".join(line.split()) for line in run("show", "smollm2").stdout.splitlines()]
+    assert "unavailable tool calls: its template reads no tools" in lines
+
+
 def test_work_of_a_loaded_model_is_shown(server: ScriptedServer, run: Run) -> None:
     model = smollm()
     model.workers.add(instance_id="i1", pid=42)
@@ -127,11 +135,12 @@ def test_model_is_loaded_with_the_options_given(server: ScriptedServer, run: Run
 
 def test_phases_of_a_load_are_told_while_it_runs(server: ScriptedServer) -> None:
     seen = Hold()
-    server.scripts["WatchModels"] = [loading("reading", 10), loading("reading", 50), loading("warming up", 100), Hold()]
+    server.scripts["WatchModels"] = [loading("reading", 10), loading("reading", 50), loading("warm-up", 100), Hold()]
     server.scripts["LoadModel"] = [seen, m.LoadModelResponse(model=smollm())]
     with start("load", "smollm2", "--server", server.address) as process:
         assert process.stderr is not None
-        assert [process.stderr.readline() for _ in range(2)] == ["smollm2: reading\n", "smollm2: warming up\n"]
+        assert process.stderr.readline() == "smollm2: reading weights, 10 B of 100 B\n"
+        assert process.stderr.readline() == "smollm2: warming up, 100 B of 100 B\n"
         seen.until.set()
         output, errors = process.communicate(timeout=10)
     assert (process.returncode, output, errors) == (0, "smollm2 is active\n", "")
@@ -161,7 +170,31 @@ def test_load_need_not_be_waited_for(server: ScriptedServer, run: Run) -> None:
 def test_loaded_model_is_printed_for_a_program(server: ScriptedServer, run: Run) -> None:
     server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm())]
     result = run("load", "smollm2", "--json")
-    assert (json.loads(result.stdout)["state"], result.stderr) == ("MODEL_STATE_ACTIVE", "")
+    (line,) = result.stdout.splitlines()
+    assert (json.loads(line)["model"]["state"], result.stderr) == ("MODEL_STATE_ACTIVE", "")
+
+
+def test_program_reads_the_progress_of_a_load_and_then_its_model(server: ScriptedServer) -> None:
+    seen = Hold()
+    steps = [loading("reading", 10), loading("reading", 10), loading("warm-up", 100)]
+    server.scripts["WatchModels"] = [*steps, Hold()]
+    server.scripts["LoadModel"] = [seen, m.LoadModelResponse(model=smollm())]
+    with start("load", "smollm2", "--json", "--server", server.address) as process:
+        assert process.stdout is not None
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        seen.until.set()
+        rest, errors = process.communicate(timeout=10)
+    assert [line["progress"]["phase"] for line in lines] == ["reading", "warm-up"]
+    assert lines[0]["progress"]["bytesDone"] == 10
+    assert (lines[0]["progress"]["bytesTotal"], lines[0]["progress"]["state"]) == (100, "loading")
+    assert (json.loads(rest)["model"]["model"], errors) == ("smollm2", "")
+
+
+def test_program_reads_why_a_load_failed_in_the_last_line(server: ScriptedServer, run: Run) -> None:
+    server.scripts["LoadModel"] = [Fail(grpc.StatusCode.FAILED_PRECONDITION, "no hidden_size", "CHECKPOINT_REJECTED")]
+    result = run("load", "smollm2", "--json")
+    error = json.loads(result.stdout.splitlines()[-1])["error"]
+    assert (result.exit_code, error["reason"]) == (1, "CHECKPOINT_REJECTED")
 
 
 def test_ctrl_c_stops_waiting_and_says_that_the_load_goes_on(server: ScriptedServer) -> None:
@@ -169,7 +202,7 @@ def test_ctrl_c_stops_waiting_and_says_that_the_load_goes_on(server: ScriptedSer
     server.scripts["LoadModel"] = [Hold()]
     with start("load", "smollm2", "--server", server.address) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == "smollm2: reading\n"
+        assert process.stderr.readline().startswith("smollm2: reading weights")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=10)
     assert process.returncode == 130

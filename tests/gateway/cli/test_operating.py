@@ -51,11 +51,33 @@ def test_request_is_cancelled_by_its_id(server: ScriptedServer, run: Run) -> Non
     assert server.call("CancelRequest").request.request_id == "r1"
 
 
-def test_request_that_is_not_running_is_no_failure(server: ScriptedServer, run: Run) -> None:
+def not_running(server: ScriptedServer, *request_ids: str) -> None:
     outcome = s.CancelRequestResponse.OUTCOME_ALREADY_FINISHED
     server.scripts["CancelRequest"] = [s.CancelRequestResponse(outcome=outcome)]
-    result = run("cancel", "r1")
-    assert (result.exit_code, result.stdout) == (0, "no request r1 is running\n")
+    infos = [s.RequestInfo(request_id=each) for each in request_ids]
+    server.scripts["ListRequests"] = [s.ListRequestsResponse(requests=infos)]
+
+
+def test_mistyped_id_is_a_failure_that_lists_what_runs(server: ScriptedServer, run: Run) -> None:
+    not_running(server, "other-one", "request-1")
+    result = run("cancel", "reqest-1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    words = "no request reqest-1 is in flight; in flight: request-1, other-one. Did you mean request-1?"
+    assert result.stderr == f"error: {words}\n"
+
+
+def test_no_more_than_ten_requests_are_listed(server: ScriptedServer, run: Run) -> None:
+    not_running(server, *(f"{number:02}" for number in range(13)))
+    result = run("cancel", "zz")
+    assert "in flight: 00, 01, 02, 03, 04, 05, 06, 07, 08, 09 and 3 more\n" in result.stderr
+
+
+def test_cancelling_where_nothing_runs_is_a_failure_for_programs_too(server: ScriptedServer, run: Run) -> None:
+    not_running(server)
+    result = run("cancel", "r1", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (result.exit_code, error["code"], error["reason"]) == (1, "NOT_FOUND", "REQUEST_NOT_FOUND")
+    assert error["message"] == "no request r1 is in flight, and no other"
 
 
 def test_log_lines_are_printed_with_their_source_and_fields(server: ScriptedServer, run: Run) -> None:

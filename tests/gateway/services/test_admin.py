@@ -1,6 +1,7 @@
 """AdminService and ServerService over their wire."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pomona.v1 import model_pb2, server_pb2
 
 from gateway.logs import LogLine
 from gateway.model_status import ModelState, ModelStatus, WorkerFacts
-from gateway.requests import Request, RequestKey
+from gateway.requests import Request, RequestKey, Requests
 from gateway.services.admin import DEFAULT_PAST_LINES
 from tests.gateway.control_plane import ControlPlane, control_plane
 from tests.gateway.statuses import failure_of
@@ -24,10 +25,14 @@ LIST_WORKER_REQUESTS = "/pomona.v1.WorkerService/ListWorkerRequests"
 def in_flight(plane: ControlPlane, request_id: str, model: str = "model-a") -> Request:
     task = asyncio.current_task()
     assert task is not None
-    parts: Any = plane.parts
     request = Request(RequestKey("", request_id), model, "/pomona.v1.GenerationService/Generate", task)
-    parts.requests.add(request)
+    requests_of(plane).add(request)
     return request
+
+
+def requests_of(plane: ControlPlane) -> Requests:
+    parts: Any = plane.parts
+    return parts.requests
 
 
 def line(number: int, model: str = "") -> LogLine:
@@ -215,3 +220,29 @@ async def test_stats_are_those_of_the_last_heartbeats(tmp_path: Path) -> None:
     assert (told.decode_tokens_per_second, told.used_cache_tokens) == (64.5, 640)
     assert (list(none.models), failure.reason) == ([], "MODEL_NOT_FOUND")
     assert not stats.restarts_total
+
+
+async def test_stats_count_the_requests_that_ended_by_model_and_status(tmp_path: Path) -> None:
+    worker = WorkerFacts("i1", 42, 1.0, 2)
+    status = ModelStatus("model-a", ModelState.ACTIVE, worker=worker, stats=server_pb2.ModelStats())
+    async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
+        for model, name in (("model-a", "OK"), ("model-a", "CANCELLED"), ("model-b", "OK"), ("model-a", "OK")):
+            requests_of(plane).count_end(model, name)
+        response = await plane.server.GetStats(server_pb2.GetStatsRequest(models=["model-a"]), timeout=10)
+    (told,) = response.models
+    assert dict(told.requests_total) == {"OK": 2, "CANCELLED": 1}
+
+
+async def test_stats_say_what_holds_for_the_server(tmp_path: Path) -> None:
+    stats = server_pb2.ModelStats()
+    stats.memory.footprint_bytes = 1 << 40
+    status = ModelStatus("model-b", ModelState.ACTIVE, worker=WorkerFacts("i1", 42, 1.0, 2), stats=stats)
+    async with control_plane(tmp_path, ScriptedPool(statuses={"model-b": status})) as plane:
+        in_flight(plane, "r1")
+        began_s = time.time()
+        response = await plane.server.GetStats(server_pb2.GetStatsRequest(models=["model-a"]), timeout=10)
+    assert began_s - 1 < response.server.time.ToMilliseconds() / 1000 < began_s + 60
+    assert response.server.open_streams == 1
+    assert response.server.footprint_bytes > (1 << 40) + (1 << 20)
+    assert response.server.event_loop_lag_us < 10_000_000
+    assert not response.models

@@ -101,7 +101,8 @@ async def test_load_options_have_a_range(tmp_path: Path, options: dict[str, Any]
 @pytest.mark.parametrize(
     ("scheme", "words"),
     [
-        ("6", "must be none, 8, 4, config, turbo or turbo:k<bits>v<bits>"),
+        ("6", "must be none, 8, 4, config, turbo or turbo:k<bits>v<bits>, then :g<size> (8 and 4) and :s<start>"),
+        ("4:s33", "starts at 33; it must be a multiple of 32 tokens"),
         ("turbo:8", 'for turbo must look like "turbo:k<bits>v<bits>"'),
         ("turbo:k9v9", "has turbo key bits 9; they must be one of 2, 4, 5, 8"),
         ("turbo:k8v9", "has turbo value bits 9; they must be one of 2, 3, 4, 5, 8"),

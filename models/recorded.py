@@ -25,7 +25,8 @@ class RecordedModel:
     """Does what a model does, by programs where the cache is paged.
 
     Args:
-        graph: a model that is built for the native kernels.
+        graph: a model that is built for the native kernels; its `hidden` evaluates nothing, and depends on nothing of a
+            step but `PagedStep.inputs`.
 
     Attributes:
         graph: as given.

@@ -80,6 +80,9 @@ def draw(logits: mlx.core.array, choices: mlx.core.array, exempt_ids: mlx.core.a
 def top(logits: mlx.core.array, count: int) -> tuple[mlx.core.array, mlx.core.array]:
     """Find the largest logits of each row."""
 
+def restrict(logits: mlx.core.array, masks: mlx.core.array) -> mlx.core.array:
+    """Make minus infinity of what masks forbid."""
+
 class Program:
     """What computes some arrays of others, as one operation."""
 
@@ -88,6 +91,9 @@ class Program:
 
     def __call__(self, inputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
         """Compute the same of other inputs."""
+
+def take_failure() -> str | None:
+    """Return what went wrong in a kernel since the last call."""
 
 def instruction_set() -> str:
     """Name the instruction set that the kernels use."""

@@ -81,11 +81,11 @@ def rows(weight: mx.array, indices: mx.array) -> mx.array:
         indices: integers [...], each at least 0 and less than the number of rows.
 
     Returns:
-        float32 [*indices, columns].
+        float32 [*indices, columns]; no numbers, and a failure that `kernels.take_failure` tells, where there is no row
+        of an index.
 
     Raises:
         OperandRejected: an array does not fit the others; its layout may be found wrong only when it is evaluated.
-        RuntimeError: when the result is evaluated: there is no row of that number.
         NativeError: the extension is not there or cannot be imported.
     """
     return _extension().rows(weight, indices)

@@ -35,6 +35,18 @@ def is_available() -> bool:
     return True
 
 
+def take_failure() -> str | None:
+    """Return what went wrong in a kernel since the last call: the first of it.
+
+    An error that shows only when an array is computed, such as an index outside, is not raised: floats that come of it
+    are no numbers, and integers are 0.
+
+    Returns:
+        None where all went well, or the extension is not there.
+    """
+    return _extension().take_failure() if is_available() else None
+
+
 def instruction_set() -> str:
     """Name the kernels in use: "avx512", "avx2", "neon" or "portable".
 
@@ -175,12 +187,12 @@ def gather_quantized_linear(  # noqa: PLR0913 - a matrix is five of these
         bits: one of `BITS`.
 
     Returns:
-        float32 [*choices, rows].
+        float32 [*choices, rows]; no numbers, and a failure that `take_failure` tells, where there is no matrix of a
+        choice.
 
     Raises:
         QuantizationUnsupported: there is no kernel for these codes or groups.
         OperandRejected: an array does not fit the others; its layout may be found wrong only when it is evaluated.
-        RuntimeError: when the result is evaluated: there is no matrix of that number.
         NativeError: the extension is not there or cannot be imported.
     """
     return _extension().gather_quantized_linear(x, (codes, scales, biases), choices, group_size, bits)
@@ -200,12 +212,12 @@ def quantized_rows(
         bits: one of `BITS`.
 
     Returns:
-        float32 [*indices, columns].
+        float32 [*indices, columns]; no numbers, and a failure that `take_failure` tells, where there is no row of an
+        index.
 
     Raises:
         QuantizationUnsupported: there is no kernel for these codes or groups.
         OperandRejected: an array does not fit the others; its layout may be found wrong only when it is evaluated.
-        RuntimeError: when the result is evaluated: there is no row of that number.
         NativeError: the extension is not there or cannot be imported.
     """
     return _extension().quantized_rows(codes, scales, biases, indices, group_size, bits)

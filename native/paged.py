@@ -88,12 +88,11 @@ def attention(  # noqa: PLR0913, PLR0917 - a layer's state is three of these
         interleaved: turn neighbours, as `kernels.rotate` does.
 
     Returns:
-        float32 [1, tokens, heads * head_dim].
+        float32 [1, tokens, heads * head_dim]. Where `rows` has a block that the pool lacks, or other tokens than
+        these, nothing is stored, the result is no numbers, and `kernels.take_failure` tells it.
 
     Raises:
         OperandRejected: an array does not fit the others; its layout may be found wrong only when it is evaluated.
-        RuntimeError: when the result is evaluated: `rows` has a block that the pool lacks, or other tokens than these.
-            Nothing was stored then.
         NativeError: the extension is not there or cannot be imported.
 
     Source: blocks of keys found by a table: Kwon et al. 2023, arXiv:2309.06180.

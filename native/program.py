@@ -22,14 +22,15 @@ class Program:
     """What computes some arrays of others.
 
     Each operation between them must be one of `native.kernels` or `native.dense`. What does not hang on the inputs,
-    such as weights, is kept as it is. The results have the bits of the graph that was recorded, and what an operation
-    writes in place it writes in each run.
+    such as weights, is kept as it is, and so is what hung on them and was evaluated before it was recorded. The results
+    have the bits of the graph that was recorded, and what an operation writes in place it writes in each run.
 
     Args:
         inputs: whose numbers are not looked at.
         outputs: what was computed of them; they need not be evaluated, and are not.
         dimensions: for each input and then each output, what the sizes of its dimensions are called. Sizes of one name
-            are equal, and may change from run to run; one without a name stays as it was recorded.
+            are equal, and may change from run to run; one without a name stays as it was recorded. What the operations
+            demand of sizes they checked when they were recorded and check no more, so the names must say all of it.
 
     Raises:
         NotRecordable: another operation stands between inputs and outputs.

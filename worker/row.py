@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from models.layers.cache import Cache
+from native import kernels
 from worker.drafts import Drafter
 from worker.masks import Mask
 from worker.restriction import Restriction
@@ -39,7 +40,7 @@ class Underway:
         """
         if self._drawn is None:
             # MLX says once what went wrong, and from then on gives numbers that mean nothing.
-            self._drawn = [None] * self.tokens.size
+            self._drawn = list[Drawn | None]([None]) * self.tokens.size
             self._drawn = self._draw.read()
         return self._drawn
 
@@ -165,7 +166,8 @@ class Row:
         accepted: list[Drawn] = []
         for drawn, guess in zip(found, (*self.drafts, None), strict=True):
             if drawn is None:
-                raise LogitsNotFiniteError(f"request {self.sequence.request_id}, after {self.sequence.position} tokens")
+                where = f"request {self.sequence.request_id}, after {self.sequence.position} tokens"
+                raise LogitsNotFiniteError(f"{where}; {kernels.take_failure() or 'no kernel has failed'}")
             accepted.append(drawn)
             if drawn.token_id != guess:
                 break

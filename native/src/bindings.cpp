@@ -299,6 +299,7 @@ void define_programs(nb::module_& m) {
 
 /// The functions of native/kernels.py: how the kernels run.
 void define_settings(nb::module_& m) {
+    m.def("take_failure", &pomona::take_failure, "Return what went wrong in a kernel since the last call.");
     m.def(
         "instruction_set",
         [] { return std::string(pomona::instructions().name); },

@@ -1,5 +1,10 @@
 #include "operands.h"
 
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
 #include "mlx/ops.h"
 
 namespace pomona {
@@ -51,6 +56,47 @@ std::vector<int64_t> offsets_of(const mx::array& array, size_t end) {
     return offsets;
 }
 
+/// Where a primitive writes.
+struct Output {
+    char* data;
+    size_t num_bytes;
+    bool is_float;
+
+    void spoil() const {
+        if (is_float) {
+            std::fill_n(
+                reinterpret_cast<float*>(data), num_bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
+        } else {
+            std::memset(data, 0, num_bytes);
+        }
+    }
+};
+
+/// The first thing that went wrong since somebody asked.
+class Failure {
+  public:
+    void note(std::string problem) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!problem_) {
+            problem_ = std::move(problem);
+        }
+    }
+
+    std::optional<std::string> take() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return std::exchange(problem_, std::nullopt);
+    }
+
+  private:
+    std::mutex mutex_;
+    std::optional<std::string> problem_;
+};
+
+Failure& failure() {
+    static Failure only;
+    return only;
+}
+
 }  // namespace
 
 mx::array plain_indices(const mx::array& indices, const char* operand) {
@@ -90,10 +136,25 @@ Rows rows_of(const mx::array& array, int64_t copies) {
 CpuPrimitive::CpuPrimitive() : mx::Primitive(mx::default_stream(mx::Device::cpu)) {}
 
 void CpuPrimitive::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+    std::vector<Output> written;
     for (mx::array& output : outputs) {
         output.set_data(mx::allocator::malloc(output.nbytes()));
+        written.push_back({output.data<char>(), output.nbytes(), output.dtype() == mx::float32});
     }
-    mx::cpu::get_command_encoder(stream()).dispatch(work(inputs, outputs));
+    mx::cpu::get_command_encoder(stream()).dispatch([work = work(inputs, outputs), written = std::move(written)] {
+        try {
+            work();
+        } catch (const std::exception& error) {
+            failure().note(error.what());
+            for (const Output& output : written) {
+                output.spoil();
+            }
+        }
+    });
+}
+
+std::optional<std::string> take_failure() {
+    return failure().take();
 }
 
 void CpuPrimitive::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {

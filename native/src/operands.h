@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -79,6 +80,9 @@ class CpuPrimitive : public mlx::core::Primitive {
     CpuPrimitive();
 
     /// Gives the outputs memory and has the work done by the thread of the stream, after what it depends on.
+    ///
+    /// What the work throws is noted (see `take_failure`), and its outputs are no numbers then. It must not reach the
+    /// thread: MLX 0.32.4 loses count of its tasks there, and some dozens of such errors later waits for ever.
     void eval_cpu(const std::vector<mlx::core::array>& inputs, std::vector<mlx::core::array>& outputs) final;
 
     void eval_gpu(const std::vector<mlx::core::array>&, std::vector<mlx::core::array>&) override;
@@ -90,6 +94,9 @@ class CpuPrimitive : public mlx::core::Primitive {
     /// @throws OperandRejected
     virtual Work work(const std::vector<mlx::core::array>& inputs, std::vector<mlx::core::array>& outputs) = 0;
 };
+
+/// What work threw since the last call: the first of it, and nothing where none did. On any thread.
+std::optional<std::string> take_failure();
 
 /// The only output of a primitive.
 template <class Operation>

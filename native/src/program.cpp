@@ -210,12 +210,23 @@ struct Program::Recording {
 
 namespace {
 
+/// Arrays of the same memory, for the thread of the stream alone: meanwhile MLX takes those of its graph apart.
+Arrays apart(const Arrays& arrays) {
+    Arrays own;
+    for (const mx::array& array : arrays) {
+        own.emplace_back(array.shape(), array.dtype(), nullptr, Arrays{});
+        own.back().copy_shared_buffer(array);
+    }
+    return own;
+}
+
 class RunProgram : public CpuPrimitive {
   public:
     explicit RunProgram(std::shared_ptr<const Program::Recording> recording) : recording_(std::move(recording)) {}
 
     Work work(const Arrays& inputs, Arrays& outputs) override {
-        return [recording = recording_, inputs, outputs] { recording->run(inputs, outputs); };
+        return
+            [recording = recording_, given = apart(inputs), wanted = apart(outputs)] { recording->run(given, wanted); };
     }
 
     // What it does may write, as attention over blocks does, so one may never stand for another.

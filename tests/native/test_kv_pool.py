@@ -13,6 +13,7 @@ import pytest
 from native import kernels, paged
 from native.errors import OperandRejected, ShapeRejected
 from native.paged import BLOCK_TOKENS
+from tests.support.failures import problem_of
 
 MIB = 2**20
 
@@ -104,8 +105,7 @@ def test_wrong_rows_are_an_error_and_store_nothing(row: list[int], problem: str)
     pool = paged.kv_pool(2, 1, 2, 8)
     ones = {name: mx.ones(GOOD_SHAPES[name]) for name in ("keys", "values")}
 
-    with pytest.raises(RuntimeError, match=problem):
-        mx.eval(attend(pool=pool, rows=mx.array([row], dtype=mx.int32), **ones))
+    assert problem in problem_of(attend(pool=pool, rows=mx.array([row], dtype=mx.int32), **ones))
 
     assert not np.array(pool).any()
 

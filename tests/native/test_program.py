@@ -1,16 +1,21 @@
 """A recorded computation gives the bits of its graph, for other inputs and other sizes."""
 
 import gc
+import random
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from native import dense, kernels
 from native.errors import NotRecordable, OperandRejected
 from native.program import Program
+from tests.support.failures import INDEX_OUTSIDE, problem_of
 
 WIDTH = 24
 ROWS = (None, "rows", None)
@@ -58,6 +63,24 @@ def test_gives_the_bits_of_the_graph(num_rows: int) -> None:
     assert all(equal_bits(one, other) for one, other in zip(found, layers(x, y), strict=True))
 
 
+@given(st.lists(st.integers(0, 70), min_size=1, max_size=5), st.integers(1, 9))
+def test_gives_the_bits_of_the_graph_for_any_sizes_in_any_order(sizes: list[int], first: int) -> None:
+    program = recorded(first)
+
+    for seed, num_rows in enumerate(sizes):
+        x, y = normal(1, num_rows, WIDTH, seed=seed), normal(1, num_rows, WIDTH, seed=99)
+        assert all(equal_bits(one, other) for one, other in zip(program([x, y]), layers(x, y), strict=True))
+
+
+def test_inputs_may_lie_in_memory_in_any_way() -> None:
+    program, wide, tall = recorded(), normal(1, 9, 2 * WIDTH), normal(WIDTH, 5, 1)
+    x, y = wide[:, 2:7, 3 : 3 + WIDTH], mx.transpose(tall, (2, 1, 0))
+
+    found = program([x, y])
+
+    assert all(equal_bits(one, other) for one, other in zip(found, layers(x, y), strict=True))
+
+
 def test_runs_as_part_of_a_graph() -> None:
     program, x = recorded(), normal(1, 4, WIDTH)
 
@@ -96,6 +119,87 @@ def test_a_program_keeps_itself_while_it_runs() -> None:
 
     assert watch() is None
     assert equal_bits(result, layers(x, x)[0])
+
+
+def test_runs_of_all_sizes_leave_nothing_behind() -> None:
+    program, dice = recorded(), random.Random(3)
+    mx.synchronize()
+    before = mx.get_active_memory()
+    for _ in range(500):
+        num_rows = dice.randint(1, 200)
+        mx.async_eval(program([mx.ones((1, num_rows, WIDTH)), mx.zeros((1, num_rows, WIDTH))])[dice.randrange(2)])
+    mx.synchronize()
+
+    assert mx.get_active_memory() == before
+
+
+def use(program: Program, seed: int) -> bool:
+    """Run a program often, dropping results in all states; return whether those that were read had the right bits."""
+    dice = random.Random(seed)
+    pairs = [(normal(1, num_rows, WIDTH, seed=5), normal(1, num_rows, WIDTH, seed=6)) for num_rows in (1, 2, 7, 40)]
+    expected = [[np.array(each) for each in layers(*pair)] for pair in pairs]
+    are_right = True
+    for _ in range(400):
+        number, kept = dice.randrange(len(pairs)), dice.randrange(2)
+        results = program(pairs[number])
+        if dice.random() < 0.5:
+            mx.async_eval(results if dice.random() < 0.5 else results[kept])
+        result = results[kept]
+        del results
+        if dice.random() < 0.6:
+            are_right &= np.array_equal(np.array(result), expected[number][kept])
+    return are_right
+
+
+def test_results_may_be_dropped_while_they_are_computed() -> None:
+    assert use(recorded(), 1)
+
+
+def test_threads_may_share_a_program() -> None:
+    program = recorded()
+    with ThreadPoolExecutor(3) as threads:
+        assert all(threads.map(lambda seed: use(program, seed), range(3)))
+
+
+def transformed(program: Program) -> dict[str, Callable[[mx.array], object]]:
+    def run(x: mx.array) -> mx.array:
+        return program([x, x])[0]
+
+    return {
+        "gradient": mx.grad(lambda x: run(x).sum()),
+        "derivative": lambda x: mx.jvp(run, [x], [x]),
+        "batch": lambda x: mx.vmap(run)(mx.stack([x, x])),
+        "any shape": mx.compile(run, shapeless=True),
+    }
+
+
+@pytest.mark.parametrize("name", ["gradient", "derivative", "batch", "any shape"])
+def test_transforms_that_it_does_not_know_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="RunProgram"):
+        mx.eval(transformed(recorded())[name](normal(1, 3, WIDTH)))
+
+
+def test_runs_and_is_recorded_in_what_mlx_compiles() -> None:
+    x, y, found = normal(1, 3, WIDTH), normal(1, 3, WIDTH, seed=4), []
+
+    def record(x: mx.array, y: mx.array) -> list[mx.array]:
+        found.append(Program([x, y], layers(x, y), [ROWS] * 4))
+        return found[0]([x, y])
+
+    compiled = mx.compile(record)
+    for left in (x, x + 1, x):
+        expected = layers(left, y)
+        for results in (compiled(left, y), found[0]([left, y])):
+            assert all(equal_bits(one, other) for one, other in zip(results, expected, strict=True))
+    assert len(found) == 1
+
+
+def test_what_is_not_known_yet_is_no_constant() -> None:
+    def record(x: mx.array, weight: mx.array) -> mx.array:
+        return Program([x], [dense.linear(x, weight)], [ROWS] * 2)([x])[0]
+
+    with pytest.raises(ValueError, match="during function transformations"):
+        mx.compile(record)(normal(1, 2, WIDTH), WEIGHTS[0])
 
 
 def test_other_operations_are_named() -> None:
@@ -144,12 +248,29 @@ def test_refuses_dimensions_that_do_not_fit(dimensions: list[tuple[str | None, .
         Program([x], [kernels.add(x, x)], dimensions)
 
 
+def test_a_failure_is_told_to_who_reads_on_any_thread_and_to_nobody_after() -> None:
+    indices = mx.array([[0]])
+    program = Program([indices], [dense.rows(normal(5, WIDTH), indices)], [(None, "rows"), ROWS])
+
+    def run() -> list[str]:
+        told: list[str] = []
+        for number in (5, 4, 9, 3, 2):
+            mx.eval(program([mx.array([[number]])]))
+            if (problem := kernels.take_failure()) is not None:
+                told.append(f"{number}: {problem}")
+        return told
+
+    with ThreadPoolExecutor(1) as threads:
+        told = threads.submit(run).result()
+
+    assert told == [f"{number}: indices has a number that lies outside the matrix" for number in (5, 9)]
+
+
 def test_an_index_outside_fails_when_it_is_computed_and_harms_nothing() -> None:
     table = normal(5, WIDTH)
     indices = mx.array([[0, 4]], dtype=mx.int32)
     program = Program([indices], [dense.rows(table, indices)], [(None, "rows"), ROWS])
 
-    with pytest.raises(Exception, match="outside the matrix"):
-        mx.eval(program([mx.array([[0, 5]], dtype=mx.int32)]))
+    assert problem_of(program([mx.array([[0, 5]], dtype=mx.int32)])[0]) == INDEX_OUTSIDE
 
     assert equal_bits(program([mx.array([[3]], dtype=mx.int32)])[0], table[None, 3:4])

@@ -79,7 +79,7 @@ def sixteen() -> list[Case]:
         _schema("a person", "Who are you?", PERSON),
         _schema("a review", "How was the film?", REVIEW),
         _schema("a list that may nest", "Give me a linked list.", TREE, is_open_ended=True),
-        _schema("one of two shapes", "Draw something.", SHAPE),
+        _schema("one of two shapes", "Draw something.", SHAPE, is_open_ended=True),  # a number has any digits
         _schema("a date", "When was that?", {"type": "string", "format": "date"}),
         _schema("numbers", "Three primes, please.", _list({"type": "integer", "minimum": 2, "maximum": 99}, 3)),
         _schema("names", "Who came?", _list({"type": "string", "pattern": "^[A-Z][a-z]{1,9}$"}, 4)),

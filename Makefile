@@ -91,6 +91,7 @@ check-wheel: setup
 
 test-clients: setup
 	bash tests/clients/grpcurl_ci.sh $(BIN)/python
+	$(BIN)/python -P -m pytest -q tests/end_to_end/test_node_client.py tests/docs
 
 clean:
 	rm -rf .venv build

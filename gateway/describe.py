@@ -24,7 +24,8 @@ class Describer:
     """Describes checkpoints, a few at once.
 
     Attributes:
-        command: the worker's program, `describe` included; the checkpoint's path is added to it.
+        command: the worker's program, `describe` included; the checkpoint's path is added to it, and the settings of
+            the model that decide what it can do, where there are any.
         timeout_s: how long one may take, in seconds.
         log: takes what one-shots say when they fail.
         turns: how many may run at once.
@@ -41,7 +42,7 @@ class Describer:
         Raises:
             LoadError: they cannot be read.
         """
-        command = Command((*self.command.argv, str(model.checkpoint)), self.command.environment)
+        command = Command((*self.command.argv, *_arguments(model)), self.command.environment)
         try:
             async with self.turns:
                 output = await run_once(command, timeout_s=self.timeout_s, max_output_bytes=MAX_OUTPUT_BYTES)
@@ -68,3 +69,9 @@ class Describer:
         except (ValueError, KeyError, TypeError, AttributeError):
             self.log.warning("checkpoint not described", model=model.name, last_lines=list(last_lines))
             return ModelLoadFailed(model.name, "its headers could not be read.")
+
+
+def _arguments(model: CatalogueModel) -> tuple[str, ...]:
+    told = {"reasoning_marks": model.reasoning_marks, "tool_dialect": model.tool_dialect}
+    settings = {name: value for name, value in told.items() if value is not None}
+    return (str(model.checkpoint), *([json.dumps(settings)] if settings else []))

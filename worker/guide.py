@@ -30,6 +30,7 @@ class MarkTokens:
         token_bytes: what a token adds to the text.
         shown: the same of special tokens that are marks.
         vocab_size: token ids are below it.
+        end_ids: what ends a text. Where a grammar waits behind the reasoning, they do not come inside it.
     """
 
     def __init__(
@@ -39,12 +40,15 @@ class MarkTokens:
         token_bytes: Callable[[int], bytes],
         shown: Mapping[int, bytes],
         vocab_size: int,
+        *,
+        end_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.marks = marks
         self.shown = shown
         self.token_bytes = token_bytes
         self._encode = encode
         self._vocab_size = vocab_size
+        self._end_ids = sorted(end_ids)
 
     @cached_property
     def opening(self) -> tuple[int, ...]:
@@ -66,8 +70,8 @@ class MarkTokens:
     def unmixed(self) -> tuple[Mask | None, ...]:
         """What may come where so many characters of the closing mark are there; None: everything.
 
-        All tokens but those in which the mark ends and something follows, which would begin the content unseen. Looks
-        at every token of the vocabulary, which takes a tenth of a second or more.
+        All tokens but those that end the text, and those in which the mark ends and something follows, which would
+        begin the content unseen. Looks at every token of the vocabulary, which takes a tenth of a second or more.
         """
         close = self.marks.close
         last = close[-1].encode()
@@ -78,10 +82,10 @@ class MarkTokens:
     def _without(self, candidates: Mapping[int, bytes], written: bytes) -> Mask | None:
         close = self.marks.close.encode()
         mixed = [token_id for token_id, raw in candidates.items() if close in (written + raw)[:-1]]
-        if not mixed:
+        if not mixed and not self._end_ids:
             return None
         allowed = np.ones(self._vocab_size, dtype=bool)
-        allowed[mixed] = False
+        allowed[mixed + self._end_ids] = False
         return packed(allowed)
 
     def _exactly(self, text: str) -> tuple[int, ...] | None:

@@ -16,16 +16,14 @@ from models.checkpoint.tokenizer import TOKENIZER_FILE
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath, RowPlan, StepPlan
 from native import kernels
-from worker.abilities import Abilities, abilities_of
+from worker.abilities import Abilities, told_abilities
 from worker.chunks import REFERENCE_CHUNK_TOKENS
 from worker.constraints.compiler import GrammarCompiler
 from worker.constraints.tokens import constrained_tokens
 from worker.describe import model_message
-from worker.dialects.choosing import UnknownDialectError
 from worker.errors import ModelLoadFailed
 from worker.prefixes import PrefixSettings
 from worker.prompting import Prompter
-from worker.reasoning import MarksError
 from worker.sequence import SamplingSettings
 from worker.served import ServedModel
 from worker.settings import WorkerSettings
@@ -57,7 +55,7 @@ def make_workload(settings: WorkerSettings, on_template: Callable[[Template], No
         report(LoadProgress("headers", 0, 0))
         checkpoint = open_checkpoint(Path(settings.checkpoint))
         check_serves(checkpoint, settings.context_tokens)
-        abilities = told_abilities(checkpoint, settings)
+        abilities = _abilities(checkpoint, settings)
         if (template := _template(checkpoint, abilities)) is not None:
             on_template(template)
         try:
@@ -115,20 +113,6 @@ def _settle_kernels(loaded: LoadedModel, settings: WorkerSettings) -> None:
         log.warning("MLX computes everything, without native kernels: %s", why)
 
 
-def told_abilities(checkpoint: Checkpoint, settings: WorkerSettings) -> Abilities:
-    """Return what a checkpoint can do beside plain text, as its template and the settings say.
-
-    Raises:
-        ModelLoadFailed: the settings name no usable marks of reasoning, or no dialect of tool calls that there is.
-    """
-    try:
-        return abilities_of(checkpoint.chat_template, marks=settings.reasoning_marks, dialect=settings.tool_dialect)
-    except MarksError as error:
-        raise ModelLoadFailed(f"reasoning_marks: {error}", option="reasoning_marks") from error
-    except UnknownDialectError as error:
-        raise ModelLoadFailed(f"tool_dialect: {error}", option="tool_dialect") from error
-
-
 def check_serves(checkpoint: Checkpoint, context_tokens: int | None) -> None:
     """Refuse a checkpoint that could be loaded and still not answer.
 
@@ -170,7 +154,7 @@ def served_model(
     loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings, template: TemplateRenderer | None
 ) -> ServedModel:
     """Return what the services need of a loaded model."""
-    abilities = told_abilities(loaded.checkpoint, settings)
+    abilities = _abilities(loaded.checkpoint, settings)
     described = model_message(loaded.checkpoint, abilities)
     facts = ModelFacts(
         vocab_size=int(loaded.checkpoint.config["vocab_size"]),
@@ -189,7 +173,7 @@ def served_model(
     def make_compiler() -> GrammarCompiler:
         return GrammarCompiler(constrained_tokens(loaded.tokenizer, facts.vocab_size, ends))
 
-    steerer = Steerer(abilities, loaded.tokenizer, make_compiler, facts.vocab_size)
+    steerer = Steerer(abilities, loaded.tokenizer, make_compiler, facts.vocab_size, end_ids=frozenset(ends))
     resolved = common_pb2.ResolvedModel(
         model=settings.model, revision=loaded.checkpoint.revision, worker_instance_id=settings.instance_id
     )
@@ -198,7 +182,7 @@ def served_model(
 
 def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings) -> model_pb2.Model:
     """Return the loaded model with its limits and how it runs."""
-    message = model_message(loaded.checkpoint, told_abilities(loaded.checkpoint, settings))
+    message = model_message(loaded.checkpoint, _abilities(loaded.checkpoint, settings))
     message.model = settings.model
     message.limits.max_context_tokens = max_context_tokens
     message.limits.max_output_tokens = max_context_tokens - 1
@@ -219,6 +203,12 @@ def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: Worke
     message.generation.prefix_cache = settings.prefix_cache_bytes > 0 and not is_reference
     message.memory.weights_bytes = loaded.weights_bytes
     return message
+
+
+def _abilities(checkpoint: Checkpoint, settings: WorkerSettings) -> Abilities:
+    return told_abilities(
+        checkpoint.chat_template, reasoning_marks=settings.reasoning_marks, tool_dialect=settings.tool_dialect
+    )
 
 
 def _template(checkpoint: Checkpoint, abilities: Abilities) -> Template | None:

@@ -33,14 +33,8 @@ class Underway:
         self._drawn: list[Drawn | None] | None = None
 
     def read(self) -> list[Drawn | None]:
-        """Wait for the tokens; None for those whose logits were not numbers.
-
-        Raises:
-            RuntimeError: computing them failed; to whoever asks again they are none.
-        """
+        """Wait for the tokens; None for those whose logits were not numbers."""
         if self._drawn is None:
-            # MLX says once what went wrong, and from then on gives numbers that mean nothing.
-            self._drawn = list[Drawn | None]([None]) * self.tokens.size
             self._drawn = self._draw.read()
         return self._drawn
 

@@ -1,6 +1,7 @@
 """Prepares what leads the output of a request: its grammar, its guide through reasoning, and how its text is read."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,6 +63,7 @@ class Steerer:
         tokenizer: of the model.
         make_compiler: makes what compiles grammars, on a thread of its own, once the first comes: it reads all tokens.
         vocab_size: token ids are below it.
+        end_ids: what ends a text.
     """
 
     def __init__(
@@ -70,18 +72,20 @@ class Steerer:
         tokenizer: TokenTexts,
         make_compiler: Callable[[], GrammarCompiler],
         vocab_size: int,
+        *,
+        end_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._abilities = abilities
         self._tokenizer = tokenizer
         self._make_compiler = make_compiler
-        self._compiler: GrammarCompiler | None = None
-        self._making = asyncio.Lock()
+        self._making: asyncio.Task[GrammarCompiler] | None = None
         marks = abilities.marks
         self._special = self._special_tokens((marks.open, marks.close) if marks is not None else ())
         self._call_special = self._special_tokens(abilities.dialect.marks if abilities.dialect is not None else ())
         self._marks = None
         if marks is not None:
-            self._marks = MarkTokens(marks, self._encode, tokenizer.token_bytes, _shown(self._special), vocab_size)
+            shown = _shown(self._special)
+            self._marks = MarkTokens(marks, self._encode, tokenizer.token_bytes, shown, vocab_size, end_ids=end_ids)
 
     async def lead(self, generation: Generation, tokenized: Tokenized, timeout_s: float | None) -> Lead:
         """Prepare what leads the sequences of one request.
@@ -105,7 +109,7 @@ class Steerer:
             start = Start.BEHIND
         try:
             async with asyncio.timeout(timeout_s):
-                compiled = None if grammar is None else await self._compile(grammar, start, generation.num_sequences)
+                compiled = None if grammar is None else await self._compile(grammar, generation.num_sequences)
         except TimeoutError:
             raise DeadlineExceeded from None
         return Lead(
@@ -115,16 +119,21 @@ class Steerer:
 
     async def close(self) -> None:
         """Compile nothing more."""
-        if self._compiler is not None:
-            await self._compiler.close()
+        if self._making is not None:
+            with contextlib.suppress(Exception):
+                await (await self._making).close()
 
-    async def _compile(self, grammar: Grammar, start: Start, num_sequences: int) -> CompiledGrammar:
-        async with self._making:
-            if self._compiler is None:
-                self._compiler = await asyncio.to_thread(self._make_compiler)
-        if (marks := self._marks) is not None and start is not Start.BEHIND:
-            await asyncio.to_thread(lambda: marks.unmixed)
-        return await self._compiler.compile(grammar, None, num_sequences)
+    async def _compile(self, grammar: Grammar, num_sequences: int) -> CompiledGrammar:
+        if self._making is None or (self._making.done() and self._making.exception() is not None):
+            self._making = asyncio.create_task(asyncio.to_thread(self._prepare), name="grammars")
+        # A caller that goes away leaves it to those who come after: it reads all tokens, once.
+        compiler = await asyncio.shield(self._making)
+        return await compiler.compile(grammar, None, num_sequences)
+
+    def _prepare(self) -> GrammarCompiler:
+        if self._marks is not None:
+            _ = self._marks.unmixed
+        return self._make_compiler()
 
     def _start(self, prompt: Prompt, tokenized: Tokenized) -> Start:
         marks, rendering = self._abilities.marks, tokenized.rendering

@@ -174,3 +174,15 @@ def test_an_opening_mark_that_no_tokens_write_is_not_offered():
 def test_a_space_that_the_tokenizer_puts_before_the_mark_is_left_out():
     tokens = MarkTokens(THINK, lambda text: letters(" " + text), SEVERAL.token_bytes, {}, VOCAB_SIZE)
     assert tokens.opening == tuple(letters("<think>"))
+
+
+def test_no_text_ends_inside_reasoning_that_a_grammar_waits_behind():
+    ends = frozenset({5, 9})
+    tokens = MarkTokens(THINK, letters, SEVERAL.token_bytes, {}, VOCAB_SIZE, end_ids=ends)
+    free, bound = Guide(tokens, Start.INSIDE), Guide(tokens, Start.INSIDE, content=Spelling("ab"))
+    assert free.mask() is None
+    for written in letters("so</thi"):
+        mask = allowed(bound)
+        assert mask is not None
+        assert not mask & ends
+        bound.advance(written)

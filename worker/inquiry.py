@@ -3,9 +3,8 @@
 from collections.abc import Sequence as Items
 from functools import partial
 
-from worker.errors import WorkerError
 from worker.job import Reporter
-from worker.restriction import Restriction, restrictions_of
+from worker.restriction import Failure, Restriction, restrictions_of
 from worker.row import Row
 from worker.sequence import TextRequest
 
@@ -30,9 +29,9 @@ class Inquiry:
         """Whether anybody was asked."""
         return self._answers is not None
 
-    def settle(self) -> list[tuple[Row, WorkerError]]:
+    def settle(self) -> list[tuple[Row, Failure]]:
         """Wait for the answers and give them to the rows; return those rows whose constraint failed."""
-        failed: list[tuple[Row, WorkerError]] = []
+        failed: list[tuple[Row, Failure]] = []
         for row, answer in zip(self._rows, self._answers.result() if self._answers else (), strict=True):
             if isinstance(answer, Restriction):
                 row.restriction = answer

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from worker.errors import WorkerError
 from worker.masks import Mask
-from worker.sequence import Constraint
+from worker.sequence import Constraint, TokenNotAllowedError
+
+# How a constraint fails, which ends its request and no other.
+Failure = WorkerError | TokenNotAllowedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +24,14 @@ class Restriction:
     mask: Mask | None = None
 
 
-def restrictions_of(constraints: Items[Constraint]) -> list[Restriction | WorkerError]:
+def restrictions_of(constraints: Items[Constraint]) -> list[Restriction | Failure]:
     """Ask several constraints; where one fails, its error stands at its place."""
     return [_restriction_of(constraint) for constraint in constraints]
 
 
-def _restriction_of(constraint: Constraint) -> Restriction | WorkerError:
+def _restriction_of(constraint: Constraint) -> Restriction | Failure:
     try:
         forced = constraint.skip()
         return Restriction(forced, None if constraint.is_complete else constraint.mask())
-    except WorkerError as error:
+    except (WorkerError, TokenNotAllowedError) as error:
         return error

@@ -20,6 +20,10 @@ class LogitsNotFiniteError(RuntimeError):
     """Raised when no token can be drawn because logits are not numbers, or none is allowed."""
 
 
+class KernelFailedError(RuntimeError):
+    """Raised when a kernel could not go on: what it should have stored may be missing to any row that has begun."""
+
+
 class Underway:
     """A draw that several rows wait for.
 
@@ -33,9 +37,20 @@ class Underway:
         self._drawn: list[Drawn | None] | None = None
 
     def read(self) -> list[Drawn | None]:
-        """Wait for the tokens; None for those whose logits were not numbers."""
+        """Wait for the tokens; None for those whose logits were not numbers.
+
+        Raises:
+            KernelFailedError: in this step or in one before.
+            RuntimeError: computing them failed; to whoever asks again they are none.
+        """
         if self._drawn is None:
-            self._drawn = self._draw.read()
+            # MLX says once what went wrong, and from then on gives numbers that mean nothing.
+            self._drawn = list[Drawn | None]([None]) * self.tokens.size
+            drawn = self._draw.read()
+            # All that was started before is computed too, so nobody is told a token behind what is missing.
+            if (problem := kernels.take_failure()) is not None:
+                raise KernelFailedError(problem)
+            self._drawn = drawn
         return self._drawn
 
 
@@ -136,6 +151,7 @@ class Row:
         """Read the tokens that come next, drawn or forced, and let the sequence take them, up to its end.
 
         Raises:
+            KernelFailedError: see `Underway.read`.
             LogitsNotFiniteError: logits were not numbers.
             TokenNotAllowedError: the constraint does not take what it allowed.
             WorkerError: the constraint has failed.
@@ -154,14 +170,14 @@ class Row:
         """Wait for the draw and return the tokens that it gave: one, and one more for each guess that was right.
 
         Raises:
+            KernelFailedError: see `Underway.read`.
             LogitsNotFiniteError: logits were not numbers.
         """
         found = self.draw.read()[self._place : self._place + 1 + len(self.drafts)]
         accepted: list[Drawn] = []
         for drawn, guess in zip(found, (*self.drafts, None), strict=True):
             if drawn is None:
-                where = f"request {self.sequence.request_id}, after {self.sequence.position} tokens"
-                raise LogitsNotFiniteError(f"{where}; {kernels.take_failure() or 'no kernel has failed'}")
+                raise LogitsNotFiniteError(f"request {self.sequence.request_id}, after {self.sequence.position} tokens")
             accepted.append(drawn)
             if drawn.token_id != guess:
                 break

@@ -14,7 +14,7 @@ from tests.worker.text_engines import request
 from tests.worker.text_models import changed
 from tests.worker.text_rows import advance, ready, row
 from worker.batch import Batch
-from worker.row import LogitsNotFiniteError, Row, RowOrderError, Underway
+from worker.row import KernelFailedError, LogitsNotFiniteError, Row, RowOrderError, Underway
 from worker.sampling import Draw
 from worker.sequence import SamplingSettings, TextRequest
 
@@ -116,7 +116,10 @@ def test_log_probabilities_come_with_the_tokens(loaded: LoadedModel):
 @pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
 def test_a_draw_that_failed_has_no_token_and_a_reason(loaded: LoadedModel):
     outside = dense.rows(mx.ones((2, 4)), mx.array([1, 2]))
+    failing = Underway(Draw(outside[:, 0].astype(mx.uint32), outside[:, 1], None))
     subject = row(loaded.make_cache(1), request("a"), 0)
-    subject.await_draw(Underway(Draw(outside[:, 0].astype(mx.uint32), outside[:, 1], None)), 1)
-    with pytest.raises(LogitsNotFiniteError, match="outside the matrix"):
+    subject.await_draw(failing, 0)
+    with pytest.raises(KernelFailedError, match="outside the matrix"):
+        subject.advance()
+    with pytest.raises(LogitsNotFiniteError):
         subject.advance()

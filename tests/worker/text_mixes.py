@@ -11,7 +11,7 @@ from tests.worker.constraining import Choices
 from tests.worker.text_driving import Driven
 from tests.worker.text_engines import request
 from worker.errors import ConstraintTooComplex
-from worker.events import Completed, Event, Failed, SequenceFinished, TextDelta, Usage
+from worker.events import Completed, Event, Failed, SequenceFinished, Started, TextDelta, Usage, Waiting
 from worker.prefixes import PrefixSettings
 from worker.sequence import CacheUse, SamplingSettings, StoppingSettings, TextRequest
 from worker.text_settings import TextSettings
@@ -116,6 +116,7 @@ class Mix:
             sampling=SamplingSettings(**dice.choice(SAMPLINGS), seed=dice.randrange(1 << 64)),
             stopping=stopping,
             make_constraint=constraint,
+            waiting_events=dice.random() < 0.5,
             token_details=True,
             top_logprobs=dice.choice([None, None, None, 3]),
             num_sequences=dice.choice([1, 1, 1, 2, 3]),
@@ -157,6 +158,7 @@ class Mix:
             for visit in self.visits:
                 compare(together.events[visit.wanted.key], self.alone(visit.wanted))
             self.check_counts(together)
+            self.check_places(together)
             together.assert_nothing_is_held()
         except Exception as error:
             raise NotAloneError(f"seed {self.seed}: {error!r}") from error
@@ -197,6 +199,14 @@ class Mix:
         usages = [*self.cancelled.values(), *(end.usage for end in ends if isinstance(end, Completed | Failed))]
         counts = driven.workload.counts()
         assert counts.completion_tokens_total == sum(usage.completion_tokens for usage in usages)
+
+    def check_places(self, driven: Driven) -> None:
+        """Assert that readers are told of their place while they wait, and only if they asked."""
+        for visit in self.visits:
+            kinds = [type(event) for event in driven.events[visit.wanted.key]]
+            first = kinds.index(Started) if Started in kinds else len(kinds)
+            assert Waiting not in kinds[first:]
+            assert visit.wanted.waiting_events or Waiting not in kinds
 
 
 def has_ended(events: list[Event]) -> bool:

@@ -19,6 +19,7 @@ import mlx.core as mx
 from models.blocks import Part
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath
+from native import kernels
 from worker.chunks import REFERENCE_CHUNKING, Chunk, Chunking
 from worker.errors import WorkerError, incident_of
 from worker.events import Completed, Failed, PrefillProgress, Started, Usage, Waiting
@@ -28,7 +29,7 @@ from worker.job import Counts, Job, Reporter, RequestView
 from worker.loaded_text import LoadedText
 from worker.pace import Pace
 from worker.places import PlaceWatch
-from worker.row import LogitsNotFiniteError, Row
+from worker.row import KernelFailedError, LogitsNotFiniteError, Row
 from worker.scheduler import Scheduler, TextPlan
 from worker.sequence import Advance, Sequence, State, TextRequest, TokenNotAllowedError
 from worker.stats import TextStats
@@ -86,6 +87,7 @@ class TextWorkload:
             self._scheduler = Scheduler(self._settings.max_batch_rows, REFERENCE_CHUNKING)
         self._loaded = LoadedText.of(loaded, self._settings)
         self._loaded.rest()  # reading left behind what nothing needs any more
+        kernels.take_failure()  # of whatever was computed before is none of ours
         return loaded
 
     def admit(self, job: Job[TextRequest]) -> None:
@@ -132,6 +134,9 @@ class TextWorkload:
                 self._stats.step_tokens = sum(chunk.row.num_tokens for chunk in chunks)
                 self._prefill(chunks, reporter)
             self._ready.prefixes.write_on()
+        except KernelFailedError as error:
+            self._fail_begun(incident_of(error, "a kernel failed"), reporter)
+            raise
         finally:
             self._stats.step_tokens = 0
 
@@ -310,6 +315,11 @@ class TextWorkload:
         if (group := self._groups.get(key)) is not None:
             answer = error if isinstance(error, WorkerError) else incident_of(error, "request failed")
             reporter.post(group.job, Failed(answer, self.drop(key)))
+
+    def _fail_begun(self, error: WorkerError, reporter: Reporter[TextRequest]) -> None:
+        """End all requests of which something is computed that nobody has vouched for yet."""
+        for key in [key for key, group in self._groups.items() if group.has_started]:
+            self._fail(key, error, reporter)
 
     def _tell(self, group: SequenceGroup, row: Row, advance: Advance, reporter: Reporter[TextRequest]) -> bool:
         """Tell the reader what tokens did; return whether the sequence goes on."""

@@ -5,11 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from models.blocks import BLOCK_TOKENS
+from models.layers.block_group import BlockGroup
 from models.layers.cache import Step
 from models.registry import LoadedModel
+from models.step import StepPlan
+from native import kernels
 from tests.support.waiting import eventually
 from tests.worker.constraining import Anything
 from tests.worker.text_driving import Driven, promised
@@ -20,6 +25,7 @@ from worker.engine import EngineState
 from worker.errors import InternalError
 from worker.events import Completed
 from worker.prefixes import PrefixSettings
+from worker.row import KernelFailedError
 from worker.text_settings import TextSettings
 from worker.workloads.text import TextWorkload
 
@@ -199,3 +205,33 @@ async def test_a_constraint_that_breaks_ends_its_step(tmp_path: Path):
         assert isinstance(failure_of(await generate(engine, bad)), InternalError)
         assert isinstance((await generate(engine, request("next")))[-1], Completed)
         await eventually(lambda: held(subject) == (0, 0))
+
+
+@pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
+@pytest.mark.parametrize("chunk", [0, 1, 2])
+def test_a_kernel_that_fails_in_a_prompt_ends_all_that_have_begun_and_leaves_nothing_for_others(
+    loaded: LoadedModel, chunk: int, monkeypatch: pytest.MonkeyPatch
+):
+    wanted = request("long", PROMPT, token_details=True)
+    expected = tokens_of(Driven(loaded).generate(wanted))
+    driven = Driven(loaded, TextSettings(3, prefill_chunk_tokens=BLOCK_TOKENS))
+    driven.admit(request("slow", max_tokens=50), max_bytes=1)
+    driven.until(lambda: driven.state("slow") == "paused")
+    rows_of, numbers = BlockGroup.rows_of, iter(range(99))
+
+    def outside(group: BlockGroup, plan: StepPlan) -> NDArray[np.int32]:
+        rows = rows_of(group, plan)
+        rows[0, 2] = group.blocks.num_blocks if next(numbers) == chunk else rows[0, 2]
+        return rows
+
+    monkeypatch.setattr(BlockGroup, "rows_of", outside)
+    with pytest.raises(KernelFailedError, match="outside the pool"):
+        driven.generate(wanted)
+    monkeypatch.undo()
+    driven.workload.recover()
+    for key in ("long", "slow"):
+        assert isinstance(failure_of(driven.events[key]), InternalError)
+        assert not tokens_of(driven.events[key])
+    assert driven.prefix_bytes == 0
+    assert tokens_of(driven.generate(wanted)) == expected
+    driven.assert_nothing_is_held()

@@ -16,7 +16,7 @@ from tests.worker.text_engines import failure_of, finish_of, request, tokens_of
 from tests.worker.text_models import Models, changed
 from worker.errors import ConstraintTooComplex, InternalError
 from worker.events import Completed, Event, FinishReason, Usage
-from worker.sequence import SamplingSettings, TextRequest
+from worker.sequence import SamplingSettings, TextRequest, TokenNotAllowedError
 
 # Places with one choice stand alone, together, at the start and at the end.
 PLACES = [[[65], [66]], [[97, 98, 99]], [[100], [101], [102], [103]], [[97, 98]], [[99, 100]], [[67]]]
@@ -135,26 +135,36 @@ def test_rows_with_and_without_them_are_as_if_alone(models: Models, kind: str):
 
 
 class Fails(Anything):
-    """Runs out of what it may spend after some tokens."""
+    """Runs out of what it may spend, or contradicts itself, after some tokens."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, error: Exception) -> None:
         self._left = after
+        self._error = error
 
     def skip(self) -> tuple[int, ...]:
         self._left -= 1
         if self._left < 0:
-            raise ConstraintTooComplex("spec.constraint", "it is")
+            raise self._error
         return ()
 
 
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (ConstraintTooComplex("spec.constraint", "it is"), ConstraintTooComplex),
+        (TokenNotAllowedError("it forces what it forbids"), InternalError),
+    ],
+)
 @pytest.mark.parametrize("after", [0, 1, 4])
-def test_one_that_fails_ends_its_request_alone(loaded: LoadedModel, after: int):
-    driven = Driven(loaded, constrain=lambda subject: Fails(after) if subject.key == "bad" else Anything())
+def test_one_that_fails_ends_its_request_alone(
+    loaded: LoadedModel, after: int, error: Exception, answer: type[Exception]
+):
+    driven = Driven(loaded, constrain=lambda subject: Fails(after, error) if subject.key == "bad" else Anything())
     subjects = [wanted("good"), replace(wanted("bad"), num_sequences=2), wanted("too")]
     for subject in subjects:
         driven.admit(subject)
     driven.finish()
-    assert isinstance(failure_of(driven.events["bad"]), ConstraintTooComplex)
+    assert isinstance(failure_of(driven.events["bad"]), answer)
     for subject in (subjects[0], subjects[2]):
         assert tokens_of(driven.events[subject.key]) == tokens_of(Driven(loaded).generate(subject))
     driven.assert_nothing_is_held()
@@ -173,6 +183,22 @@ def test_a_block_is_shared_only_once_a_token_was_drawn_behind_it(loaded: LoadedM
     driven = Driven(loaded, constrain=lambda _: Choices([[97, 98], [65], [66]]))
     driven.generate(subject)
     assert driven.prefix_bytes > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "window", "8", "rows"])
+@pytest.mark.parametrize("seed", range(4))
+def test_who_goes_on_behind_them_finds_blocks_that_are_right(models: Models, kind: str, seed: int):
+    loaded, dice = models(kind), random.Random(seed)
+    places = [dice.choice([[dice.randrange(97, 123)], [65, 66, 67], list(range(97, 110))]) for _ in range(80)]
+    driven = Driven(loaded, constrain=lambda subject: Choices(places) if subject.key == "first" else Anything())
+    first = replace(wanted("first", max_tokens=90), prompt_ids=tuple(range(20)))
+    said = tokens_of(driven.generate(first))
+    num_tokens = dice.randrange(50, 90)
+    next_turn = replace(wanted("next"), prompt_ids=(*first.prompt_ids, *said[:num_tokens], 9))
+    found = driven.generate(next_turn)
+    assert usage_of(found).cached_prompt_tokens == (20 + num_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
+    assert tokens_of(found) == tokens_of(Driven(loaded).generate(next_turn))
+    driven.assert_nothing_is_held()
 
 
 def test_a_constraint_that_allows_nothing_ends_before_the_first_token(loaded: LoadedModel):

@@ -42,7 +42,7 @@ Compiled = Sequence[CompiledGrammar | None]
 
 
 async def measure_engine(rounds: int, num_tokens: int) -> dict[str, Any]:
-    """Return tokens a second of sixteen rows, with and without constraints, and milliseconds between two tokens of a row.
+    """Return tokens a second of sixteen rows, with constraints and without, and milliseconds between two tokens of one.
 
     Args:
         rounds: of each, in turns.

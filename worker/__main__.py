@@ -14,13 +14,14 @@ from collections.abc import Sequence
 
 EXIT_USAGE = 2
 
-HELP = """usage: python -P -m worker [describe PATH | doctor CHECK]
+HELP = """usage: python -P -m worker [describe PATH [SETTINGS] | doctor CHECK]
 
 The worker process of Pomona: holds one model, and answers its gateway on a Unix socket.
 The gateway starts it, with a lifeline on descriptor 9 and its settings, as JSON, on descriptor 10.
 
-  describe PATH   print what a checkpoint is, as JSON, from its headers alone
-  doctor CHECK    run one check of this machine
+  describe PATH [SETTINGS]   print what a checkpoint is, as JSON, from its headers alone; SETTINGS, as JSON, may set
+                             reasoning_marks and tool_dialect
+  doctor CHECK               run one check of this machine
 
 To serve a model, run `pomona serve`.
 """

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from worker.chat import ChatPrompt
-from worker.dialects.choosing import dialect_named, dialect_of
+from worker.dialects.choosing import UnknownDialectError, dialect_named, dialect_of
 from worker.dialects.dialect import Dialect
 from worker.dialects.history import HistoryForm, history_form
-from worker.errors import UnsupportedOption
-from worker.reasoning import ReasoningMarks, marks_of
+from worker.errors import ModelLoadFailed, UnsupportedOption
+from worker.reasoning import MarksError, ReasoningMarks, marks_of
 from worker.tools import Choice
 
 NO_TEMPLATE = "the model has no chat template"
@@ -66,6 +66,22 @@ def abilities_of(
         unavailable["tool_calls"] = NO_TEMPLATE if template is None else NO_TOOLS if spoken else NO_DIALECT
         spoken = None
     return Abilities(found, spoken, history_form(source), _NAME.search(source) is not None, unavailable)
+
+
+def told_abilities(
+    template: str | None, *, reasoning_marks: str | Sequence[str] | None = None, tool_dialect: str | None = None
+) -> Abilities:
+    """Return what a model can do, as its chat template and the settings of these names say.
+
+    Raises:
+        ModelLoadFailed: the settings name no usable marks of reasoning, or no dialect of tool calls that there is.
+    """
+    try:
+        return abilities_of(template, marks=reasoning_marks, dialect=tool_dialect)
+    except MarksError as error:
+        raise ModelLoadFailed(f"reasoning_marks: {error}", option="reasoning_marks") from error
+    except UnknownDialectError as error:
+        raise ModelLoadFailed(f"tool_dialect: {error}", option="tool_dialect") from error
 
 
 def check_chat(chat: ChatPrompt, abilities: Abilities) -> None:

@@ -14,10 +14,14 @@ from pomona.v1 import generation_pb2, model_pb2
 from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from models.checkpoint.config import GENERATION_CONFIG_FILE
 from models.checkpoint.errors import CheckpointError, CheckpointRejected
-from worker.abilities import Abilities, abilities_of
+from worker.abilities import Abilities, told_abilities
+from worker.errors import ModelLoadFailed
+from worker.settings import SettingsError, read_some
 
 EXIT_REJECTED = 3
 EXIT_USAGE = 2
+# Of a worker, those that decide what its model can do.
+SETTINGS = ("reasoning_marks", "tool_dialect")
 
 # Inclusive; `top_p` and `repetition_penalty` may not be 0.
 _SAMPLING_RANGES = {
@@ -36,29 +40,44 @@ NO_ADAPTERS = "this build applies no adapters"
 def main(argv: Sequence[str]) -> int:
     """Print the description of the checkpoint at `argv[0]` as JSON, and return the exit code.
 
-    A checkpoint that cannot be used is told as `{"reason", "message", "metadata"}` with exit code 3.
+    A checkpoint that cannot be used is told as `{"reason", "message", "metadata"}` with exit code 3, and so are
+    settings that cannot.
     """
-    if len(argv) != 1:
-        sys.stderr.write("usage: python -P -m worker describe PATH\n")
+    if len(argv) not in {1, 2}:
+        sys.stderr.write("usage: python -P -m worker describe PATH [SETTINGS]\n")
         return EXIT_USAGE
     try:
-        model = describe(Path(argv[0]))
-    except CheckpointError as error:
-        failure = {"reason": error.reason, "message": str(error), "metadata": error.metadata}
+        settings = read_some(argv[1], SETTINGS) if argv[1:] else {}
+        model = describe(Path(argv[0]), **settings)
+    except SettingsError as error:
+        sys.stderr.write(f"worker: {error}\n")
+        return EXIT_USAGE
+    except (CheckpointError, ModelLoadFailed) as error:
+        reason = error.reason if isinstance(error, CheckpointError) else "MODEL_LOAD_FAILED"
+        failure = {"reason": reason, "message": str(error), "metadata": error.metadata}
         sys.stdout.write(json.dumps(failure) + "\n")
         return EXIT_REJECTED
     sys.stdout.write(json_format.MessageToJson(model, indent=None) + "\n")
     return 0
 
 
-def describe(path: Path) -> model_pb2.Model:
+def describe(
+    path: Path, *, reasoning_marks: str | Sequence[str] | None = None, tool_dialect: str | None = None
+) -> model_pb2.Model:
     """Return what the headers of the checkpoint at `path` say.
+
+    Args:
+        path: its folder or GGUF file.
+        reasoning_marks: of the settings; None: those of its chat template.
+        tool_dialect: the same.
 
     Raises:
         CheckpointError: it is not there, corrupt, or nothing that this build runs.
+        ModelLoadFailed: the settings are of no use.
     """
     checkpoint = open_checkpoint(path)
-    return model_message(checkpoint, abilities_of(checkpoint.chat_template))
+    abilities = told_abilities(checkpoint.chat_template, reasoning_marks=reasoning_marks, tool_dialect=tool_dialect)
+    return model_message(checkpoint, abilities)
 
 
 def model_message(checkpoint: Checkpoint, abilities: Abilities) -> model_pb2.Model:

@@ -16,6 +16,7 @@
     ├── CapacityError
     │   ├── QueueFull
     │   ├── TemplateBusy
+    │   ├── ConstraintBusy
     │   └── SlowReader
     ├── StateError
     │   ├── ModelLoading
@@ -142,6 +143,13 @@ class TemplateBusy(CapacityError):
 
     def __init__(self, depth: int) -> None:
         super().__init__("the process that renders chats is busy", depth=depth, scope="chat_template")
+
+
+class ConstraintBusy(CapacityError):
+    """Raised when there is no time or memory to prepare another constraint, whatever it is."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__("there is no room for another constraint now", depth=depth, scope="constraint")
 
 
 class SlowReader(CapacityError):

@@ -77,6 +77,11 @@ class Output:
         """What looked like a call of a tool and was none; it is content."""
         return 0 if self._parser is None else self._parser.num_malformed
 
+    @property
+    def num_mismatched(self) -> int:
+        """Arguments of calls that are not of their declared kind; they are kept as written."""
+        return 0 if self._parser is None else self._parser.num_mismatched
+
     def add(self, token_id: int, detail: TokenDetail | None, *, is_text: bool, may_stop: bool) -> str | None:
         """Take a token.
 

@@ -8,8 +8,8 @@ import sys
 
 from native import blas
 from worker import logs
+from worker.child import TEMPLATES, Child
 from worker.settings import WorkerSettings
-from worker.template_process import TemplateChild
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +34,15 @@ def _load_blas(threads: int | None) -> None:
             log.info("BLAS loaded", extra={"library": info.library, "core": info.core, "threads": info.threads})
 
 
-def _spawn_child() -> TemplateChild | None:
+def _spawn_child() -> Child | None:
     try:
-        return TemplateChild.spawn()
+        return Child.spawn(TEMPLATES)
     except OSError:
         log.exception("template child was not started")
         return None
 
 
-async def _serve(settings: WorkerSettings, child: TemplateChild | None) -> int:
+async def _serve(settings: WorkerSettings, child: Child | None) -> int:
     from worker.server import WorkerServer  # noqa: PLC0415  (imports MLX, so only after the BLAS)
 
     return await WorkerServer(settings, child).run()

@@ -11,7 +11,7 @@ from functools import cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from worker.errors import InvalidField, UnsupportedOption
+from worker.errors import ConstraintTooComplex, InvalidField, UnsupportedOption
 
 # Of all levels together, each occurrence. A chat of 4,096 messages with a part each takes 20,000, and a list of packed
 # numbers one.
@@ -19,6 +19,7 @@ MAX_FIELDS = 1 << 16
 # What the variables of a chat template may be made of.
 MAX_VALUES = 10_000
 MAX_KEY_CHARS = 64
+CONSTRAINT = "spec.constraint."
 _VALUE = "google.protobuf.Value"
 _VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
@@ -44,6 +45,7 @@ def scan(body: bytes, kind: Descriptor) -> int:
     Raises:
         UnsupportedOption: a field or an enum value is unknown; its path ends in the field's number or name.
         InvalidField: two members of one oneof, or more fields or values than `MAX_FIELDS` and `MAX_VALUES`.
+        ConstraintTooComplex: the same of those that a constraint is made of.
     """
     walk = _Walk(body)
     walk.message(_Place(None, "", kind), 0, len(body))
@@ -127,7 +129,10 @@ class _Walk:
     def _count(self, place: _Place, field: _Field) -> None:
         self.num_fields += 1
         if self.num_fields > MAX_FIELDS:
-            raise InvalidField(place.path(field.name), f"more than {MAX_FIELDS} fields and elements in all")
+            path = place.path(field.name)
+            # A list of choices that long is what its own limit would refuse.
+            error = ConstraintTooComplex if path.startswith(CONSTRAINT) else InvalidField
+            raise error(path, f"more than {MAX_FIELDS} fields and elements in all")
         if field.oneof is not None:
             first = place.given.setdefault(field.oneof, field.name)
             if first != field.name:

@@ -327,13 +327,17 @@ class Sequence:
         if finished is None:
             return Advance(self._output.take(), None)
         self._output.finish(is_stopped=finished.stop_string is not None)
-        if self._output.num_malformed:
-            facts = {"request_id": self.request_id, "sequence": self.index, "count": self._output.num_malformed}
-            _log.warning("tool calls were malformed", extra=facts)
+        self._log_calls()
         is_by_itself = finished.reason in {FinishReason.EOS, FinishReason.CONSTRAINT_COMPLETE}
         if is_by_itself and self._output.num_calls:
             finished = replace(finished, reason=FinishReason.TOOL_CALL)
         return Advance(self._output.take(is_end=True), finished)
+
+    def _log_calls(self) -> None:
+        counts = {"malformed": self._output.num_malformed, "mismatched": self._output.num_mismatched}
+        if any(counts.values()):
+            facts = {"request_id": self.request_id, "sequence": self.index, "calls": self._output.num_calls, **counts}
+            _log.warning("tool calls were not as declared", extra=facts)
 
     def _finish_by_token(self, token_id: int) -> SequenceFinished | None:
         if token_id in self.request.stopping.eos_token_ids:

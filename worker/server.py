@@ -10,6 +10,7 @@ from typing import cast
 import grpc.aio
 
 from models.registry import LoadedModel, LoadProgress
+from worker.child import Child
 from worker.engine import Engine
 from worker.errors import ModelLoading, ModelUnloading
 from worker.failures import failure_of
@@ -23,7 +24,6 @@ from worker.services.requests import OpenRequests
 from worker.services.worker import Identity, WorkerService
 from worker.settings import WorkerSettings
 from worker.status import State, Status
-from worker.template_process import TemplateChild
 from worker.templates import Template, TemplateRenderer
 
 EXIT_OK, EXIT_LOAD_FAILED, EXIT_BROKEN, EXIT_NO_SOCKET = 0, 3, 70, 71
@@ -50,7 +50,7 @@ class WorkerServer:
         child: where chat templates are to run, already started; None: to be started when one is there.
     """
 
-    def __init__(self, settings: WorkerSettings, child: TemplateChild | None) -> None:
+    def __init__(self, settings: WorkerSettings, child: Child | None) -> None:
         loop = asyncio.get_running_loop()
         self._settings = settings
         self._status = Status()
@@ -182,7 +182,7 @@ class WorkerServer:
             self._template = TemplateRenderer(template, timeout_s=timeout_s, child=self._take_child())
             self._template.start()
 
-    def _take_child(self) -> TemplateChild | None:
+    def _take_child(self) -> Child | None:
         child, self._child = self._child, None
         return child
 

@@ -7,7 +7,7 @@ that only our own gateway writes.
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, cast
 
@@ -133,23 +133,39 @@ class WorkerSettings:
         Raises:
             SettingsError: they are not; it names the key and never shows its value.
         """
-        try:
-            values: Any = json.loads(text)
-        except ValueError as error:
-            raise SettingsError("the settings are not JSON") from error
-        if not isinstance(values, dict):
-            raise SettingsError("the settings are not a JSON object")
-        values = cast("Mapping[str, Any]", values)
-        known = {each.name: each for each in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise SettingsError(f"unknown setting {name!r}")
-        for name, each in known.items():
-            if name not in values and each.default is MISSING:
-                raise SettingsError(f"missing setting {name!r}")
-            if name in values and not each.metadata["check"](values[name]):
-                raise SettingsError(f"setting {name!r} has the wrong type or is out of range")
+        known = fields(cls)
+        values = read_some(text, [each.name for each in known])
+        missing = next((each.name for each in known if each.name not in values and each.default is MISSING), None)
+        if missing is not None:
+            raise SettingsError(f"missing setting {missing!r}")
         return cls(**values)
+
+
+def read_some(text: str | bytes, names: Collection[str]) -> dict[str, Any]:
+    """Read some of a worker's settings strictly, and return those that are there.
+
+    Args:
+        text: a JSON object.
+        names: of those that may be there.
+
+    Raises:
+        SettingsError: another is, or one is not of its type and in its range; it names the key and never shows its
+            value.
+    """
+    try:
+        values: Any = json.loads(text)
+    except ValueError as error:
+        raise SettingsError("the settings are not JSON") from error
+    if not isinstance(values, dict):
+        raise SettingsError("the settings are not a JSON object")
+    values = cast("dict[str, Any]", values)
+    checks = {each.name: each.metadata["check"] for each in fields(WorkerSettings) if each.name in names}
+    for name, value in values.items():
+        if name not in checks:
+            raise SettingsError(f"unknown setting {name!r}")
+        if not checks[name](value):
+            raise SettingsError(f"setting {name!r} has the wrong type or is out of range")
+    return values
 
 
 def read_settings(fd: int = SETTINGS_FD) -> WorkerSettings:

@@ -100,6 +100,7 @@ class Steerer:
             ConstraintTooComplex: it is over its limits.
             DeadlineExceeded: it took too long for the caller.
             QueueFull: too many wait.
+            ConstraintBusy: there is no time or memory for it now.
             UnsupportedOption: it says what is not enforced.
         """
         steering = generation.steering

@@ -1,7 +1,7 @@
 """The child that renders one checkpoint's chat template, for as long as its worker lives.
 
 A template is code from a checkpoint: it can loop for ever or fill the memory, and neither can be stopped inside a
-process. So it runs here, under limits: the kernel ends what computes for too long, `worker.template_process` what gets
+process. So it runs here, under limits: the kernel ends what computes for too long, `worker.child` what gets
 no time to. Messages are JSON objects, each behind its length, on one socket at descriptor 0.
 """
 

@@ -13,16 +13,16 @@ import signal
 from dataclasses import asdict, dataclass
 
 from worker.chat import ChatPrompt
+from worker.child import REAP_TIMEOUT_S, TEMPLATES, Child
 from worker.dialects.history import template_tool
 from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull, TemplateBusy
-from worker.template_process import REAP_TIMEOUT_S, TemplateChild
 
 MEMORY_BYTES = 512 << 20
 MAX_WAITING = 64
 # Python, Jinja and the template itself take 0.1 s on an idle machine.
 START_TIMEOUT_S = 20.0
 # A busy machine may take so many times as long as the template computes.
-WALL_FACTOR = 3.0
+WALL_FACTOR = 5.0
 # A child may have been ended by something else than this chat; twice it was the chat.
 ATTEMPTS = 2
 
@@ -94,7 +94,7 @@ class TemplateRenderer:
         template: Template,
         *,
         timeout_s: float,
-        child: TemplateChild | None = None,
+        child: Child | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> None:
         hello = {**asdict(template), "timeout_s": timeout_s, "memory_bytes": MEMORY_BYTES}
@@ -102,7 +102,7 @@ class TemplateRenderer:
         self._timeout_s = timeout_s
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue(max_waiting)
         self._spare = child
-        self._child: TemplateChild | None = None
+        self._child: Child | None = None
         self._variables: frozenset[str] = frozenset()
         self._rejected: str | None = None
         self._num_failed_starts = 0
@@ -196,7 +196,7 @@ class TemplateRenderer:
             job.fail(ModelUnloading())
             raise
 
-    async def _warm_child(self) -> TemplateChild:
+    async def _warm_child(self) -> Child:
         """Return a child that is alive and has loaded the template."""
         if self._rejected is not None:
             raise _RejectedError(self._rejected)
@@ -206,15 +206,15 @@ class TemplateRenderer:
             self._child = await self._load(self._take_spare())
         return self._child
 
-    def _take_spare(self) -> TemplateChild:
+    def _take_spare(self) -> Child:
         child, self._spare = self._spare, None
         try:
-            return child or TemplateChild.spawn()
+            return child or Child.spawn(TEMPLATES)
         except OSError as error:
             log.exception("template child was not started")
             raise TemplateChildError("the template child was not started") from error
 
-    async def _load(self, child: TemplateChild) -> TemplateChild:
+    async def _load(self, child: Child) -> Child:
         """Have a fresh child compile the template, and remember for good if that cannot be done."""
         try:
             answer = await child.ask(self._hello, START_TIMEOUT_S + WALL_FACTOR * self._timeout_s)

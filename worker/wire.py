@@ -20,6 +20,7 @@ def parse(body: bytes, kind: type[M]) -> M:
         UnsupportedOption: it holds a field or an enum value that this build does not know.
         InvalidField: it gives two members of a oneof, of which protobuf would keep the last, or it is made of more
             fields and values than any request needs.
+        ConstraintTooComplex: its constraint alone is.
     """
     message = kind()
     try:

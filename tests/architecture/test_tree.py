@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = ("gateway", "worker", "models", "native")
 MAX_LINES = 400
-SPAWNERS = {"gateway/process.py", "worker/template_process.py"}
+SPAWNERS = {"gateway/process.py", "worker/child.py"}
 SPAWN_NAMES = {"posix_spawn", "posix_spawnp", "fork", "forkpty", "execv", "execve", "Popen", "create_subprocess_exec"}
 
 
@@ -56,7 +56,7 @@ def test_no_thread_but_the_engines_computes() -> None:
         for path in python_files()
         if "Thread" in names_used(path) and "worker" in path.parts
     }
-    waiters = {"worker/lifeline.py", "worker/prefix_writer.py", "worker/template_process.py"}
+    waiters = {"worker/lifeline.py", "worker/prefix_writer.py", "worker/child.py"}
     assert starters <= {"worker/engine.py", *waiters}
 
 

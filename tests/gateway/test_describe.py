@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ async def test_a_description_is_the_message_that_was_printed() -> None:
 async def test_the_path_of_the_checkpoint_is_the_last_argument() -> None:
     program = """import json, sys; print(json.dumps({"architecture": sys.argv[-1]}))"""
     assert (await describer(program).describe(MODEL)).architecture == "/secret/place/model"
+
+
+async def test_settings_that_decide_what_the_model_can_do_come_behind_the_path() -> None:
+    program = """import json, sys; print(json.dumps({"architecture": "|".join(sys.argv[1:])}))"""
+    model = replace(MODEL, reasoning_marks=("<a>", "</a>"), tool_dialect="glm")
+    said = (await describer(program).describe(model)).architecture
+    assert said == '/secret/place/model|{"reasoning_marks": ["<a>", "</a>"], "tool_dialect": "glm"}'
 
 
 async def test_a_rejected_checkpoint_is_told_with_its_facts() -> None:

@@ -138,3 +138,34 @@ def test_imports_no_mlx(tmp_path: Path) -> None:
         [sys.executable, "-P", "-c", script, str(path)], capture_output=True, text=True, timeout=30, check=True
     )
     assert run.stdout.splitlines()[-1] == "False"
+
+
+def test_the_settings_decide_what_is_claimed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "a")
+    (folder / "chat_template.jinja").write_text("{% for tool in tools %}{{ tool }}{% endfor %}")
+    settings = {"reasoning_marks": ["<a>", "</a>"], "tool_dialect": "glm"}
+    for told, claimed in [
+        ({}, (False, False)),
+        (settings, (True, True)),
+        ({"reasoning_marks": "none"}, (False, False)),
+    ]:
+        assert main([str(folder), json.dumps(told)]) == 0
+        said = json_format.Parse(capsys.readouterr().out, model_pb2.Model()).generation
+        assert (said.tool_calls, said.reasoning) == claimed
+
+
+@pytest.mark.parametrize(
+    ("settings", "option"),
+    [({"tool_dialect": "klingon"}, "tool_dialect"), ({"reasoning_marks": ["<a>", "<a>"]}, "reasoning_marks")],
+)
+def test_settings_of_no_use_are_why_it_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], option: str
+) -> None:
+    assert main([str(write_folder(tmp_path / "a")), json.dumps(settings)]) == 3
+    said = json.loads(capsys.readouterr().out)
+    assert (said["reason"], said["metadata"]) == ("MODEL_LOAD_FAILED", {"option": option})
+
+
+@pytest.mark.parametrize("settings", ["{", "[]", '{"model": "m"}', '{"tool_dialect": 3}', '{"reasoning_marks": 3}'])
+def test_what_are_no_settings_of_a_model_is_wrong_use(tmp_path: Path, settings: str) -> None:
+    assert main([str(write_folder(tmp_path / "a")), settings]) == 2

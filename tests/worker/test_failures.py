@@ -16,6 +16,7 @@ from worker.errors import (
     CheckpointCorrupt,
     CheckpointRejected,
     ClientGone,
+    ConstraintBusy,
     ConstraintInvalid,
     ConstraintTooComplex,
     ContextTooLong,
@@ -50,6 +51,7 @@ SAMPLES: list[WorkerError] = [
     CredentialsInvalid(),
     QueueFull(68),
     TemplateBusy(3),
+    ConstraintBusy(3),
     SlowReader(30.0),
     ModelLoading(1, 2),
     ModelUnloading(),
@@ -148,8 +150,9 @@ LONG_SAMPLES: list[WorkerError] = [
 
 
 def test_every_class_that_takes_a_text_has_a_long_sample():
-    plain = {CredentialsInvalid, QueueFull, TemplateBusy, SlowReader, ModelLoading, ModelUnloading, DeadlineExceeded}
-    assert {type(sample) for sample in LONG_SAMPLES} | plain | {ClientGone} == set(ROWS)
+    busy = {QueueFull, TemplateBusy, ConstraintBusy, SlowReader}
+    plain = {CredentialsInvalid, ModelLoading, ModelUnloading, DeadlineExceeded, ClientGone}
+    assert {type(sample) for sample in LONG_SAMPLES} | busy | plain == set(ROWS)
 
 
 @pytest.mark.parametrize("error", [*SAMPLES, *LONG_SAMPLES], ids=lambda error: type(error).__name__)

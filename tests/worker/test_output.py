@@ -156,7 +156,28 @@ def test_a_call_that_is_cut_off_is_content_and_a_line_in_the_log(caplog: pytest.
         told = read([TEXTS["a call that is cut off"].encode()])
     assert told.content == TEXTS["a call that is cut off"]
     assert told.finished == SequenceFinished(FinishReason.EOS, eos_token_id=EOS)
-    assert [record.getMessage() for record in caplog.records] == ["tool calls were malformed"]
+    assert counted(caplog) == [(0, 1, 0)]
+
+
+def counted(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int, int]]:
+    """Return what the log says of calls: whole ones, malformed ones, and arguments of another kind."""
+    lines = [vars(each) for each in caplog.records if each.getMessage() == "tool calls were not as declared"]
+    assert all((line["request_id"], line["sequence"]) == ("r1", 0) for line in lines)
+    return [(line["calls"], line["malformed"], line["mismatched"]) for line in lines]
+
+
+def test_arguments_of_another_kind_are_kept_and_counted_in_the_log(caplog: pytest.LogCaptureFixture):
+    count = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    hermes = dialect_named("hermes")
+    declared = OutputFormat(make_parser=lambda: hermes.parser({"f": Tool("f", "", count)}))
+    texts = [CALL.replace("1", "1.5"), CALL.replace("1", '"x"'), CALL, "<tool_call>{"]
+    with caplog.at_level(logging.WARNING):
+        told = read(["".join(texts).encode()], output=declared)
+    assert [call.arguments_json for call in told.calls] == ['{"a":1.5}', '{"a":"x"}', '{"a":1}']
+    assert counted(caplog) == [(3, 1, 2)]
+    caplog.clear()
+    read([CALL.encode()], output=declared)
+    assert counted(caplog) == []
 
 
 def test_the_limit_inside_the_reasoning_leaves_the_content_empty():
@@ -228,6 +249,32 @@ def test_tokens_of_a_call_are_counted_before_it():
     assert [type(event) for event in events] == [TextDelta, ToolCallDelta]
     assert isinstance(events[0], TextDelta)
     assert (events[0].text, events[0].token_count) == ("", 2)
+
+
+# Reported of Rapid-MLX as 579, and of omlx as 2457.
+
+
+def test_a_call_of_mistral_has_one_name_one_id_and_no_mark_in_the_content_for_every_cut():
+    mistral = dialect_named("mistral")
+    output = OutputFormat(make_parser=lambda: mistral.parser({"read": Tool("read", "", {})}))
+    raw = b'[TOOL_CALLS]read[ARGS]{"path":"a.txt"}'
+    whole = read([raw], output=output)
+    (call,) = whole.calls
+    assert (call.call_index, call.name, call.arguments_json) == (0, "read", '{"path":"a.txt"}')
+    assert (whole.content, whole.reasoning) == ("", "")
+    for pieces in cuts(raw):
+        assert read(pieces, output=output).said == whole.said
+
+
+@pytest.mark.parametrize("start", [Start.INSIDE, Start.BEFORE])
+def test_a_limit_inside_the_reasoning_tells_it_once_and_counts_it_once(start: Start):
+    opening = [] if start is Start.INSIDE else [b"<think>"]
+    told = read([*opening, b"so", b" it", b" is", b" not"], output=form(start), max_tokens=3 + len(opening))
+    assert (told.reasoning, told.content, told.calls) == ("so it is", "", [])
+    assert told.finished == SequenceFinished(FinishReason.MAX_TOKENS)
+    num_tokens = 3 + len(opening)
+    assert told.counts == {Channel.CONTENT: 0, Channel.REASONING: num_tokens}
+    assert (told.num_reasoning, told.num_tokens) == (num_tokens, num_tokens)
 
 
 # Random outputs in random tokens.

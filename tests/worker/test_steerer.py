@@ -187,6 +187,38 @@ def _guarded(tokenizer: Tokenizer, text: str) -> list[int]:
     return [token_id for ids in encoded for token_id in (ids if tokenizer.token_bytes(ids[0]) != b" " else ids[1:])]
 
 
+MISTRAL = {
+    "mistral": ("[TOOL_CALLS][ARGS]", '[TOOL_CALLS]f[ARGS]{"a": "<[3]>"}'),
+    "mistral_array": ("[TOOL_CALLS]", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "<[3]>"}}]'),
+}
+
+
+@pytest.mark.parametrize("choice", [Choice.REQUIRED, Choice.NAMED])
+@pytest.mark.parametrize("marks", [("[TOOL_CALLS]", "[ARGS]"), ("[TOOL_CALLS]",), ()], ids=["both", "one", "none"])
+@pytest.mark.parametrize("dialect", MISTRAL)
+async def test_marks_of_mistral_are_the_tokens_that_they_are(
+    make: Callable[..., Steerer], dialect: str, marks: tuple[str, ...], choice: Choice
+):
+    template, call = MISTRAL[dialect]
+    tokenizer = tokenizer_of(byte_level_tokenizer, marks)
+    steerer = make(abilities_of("{{ tools }}" + template), tokenizer)
+    other = Tool("g", "", {})
+    lead = await steerer.lead(asking(ToolUse((*TOOLS, other), choice, "f")), BEHIND, None)
+    assert set(lead.form.shown.values()) == {mark.encode() for mark in marks}
+    assert written(start(lead), call, tokenizer)
+    assert written(start(lead), call + call, tokenizer) is (dialect == "mistral")
+    assert not written(start(lead), call.replace("<[3]>", "b"), tokenizer)
+    assert not written(start(lead), call[len("[TOOL_CALLS]") :], tokenizer)
+    assert not written(start(lead), "so " + call, tokenizer)
+    other_call = call.replace("f", "g", 1)
+    assert written(start(lead), other_call, tokenizer) is (choice is Choice.REQUIRED)
+    assert lead.form.make_parser is not None
+    parser = lead.form.make_parser()
+    found = [piece for character in call for piece in parser.add(character)] + parser.finish()
+    assert [(each.name, each.arguments_json) for each in found if not isinstance(each, str)] == [("f", '{"a":"<[3]>"}')]
+    assert [each for each in found if isinstance(each, str) and each] == []
+
+
 async def test_tools_that_may_be_called_are_only_looked_for(make: Callable[..., Steerer]):
     lead = await make().lead(asking(ToolUse(TOOLS)), INSIDE, None)
     assert (lead.make_constraint, lead.form.is_content_verbatim) == (None, False)
@@ -204,6 +236,38 @@ async def test_a_wrong_constraint_is_refused_by_its_field(make: Callable[..., St
 async def test_the_callers_deadline_holds(make: Callable[..., Steerer]):
     with pytest.raises(DeadlineExceeded):
         await make().lead(asking(constraint=pb.Constraint(regex="a")), INSIDE, 0)
+
+
+async def test_callers_in_a_hurry_share_what_is_made_once():
+    num_made = 0
+
+    def make_compiler() -> GrammarCompiler:
+        nonlocal num_made
+        num_made += 1
+        return GrammarCompiler(constrained_tokens(TOKENIZER, TOKENIZER.vocab_size, ()))
+
+    steerer = Steerer(ABLE, TOKENIZER, make_compiler, TOKENIZER.vocab_size)
+    for _ in range(5):
+        with pytest.raises(DeadlineExceeded):
+            await steerer.lead(asking(constraint=pb.Constraint(regex="a")), INSIDE, 0)
+    assert written(start(await steerer.lead(asking(constraint=pb.Constraint(regex="a")), BEHIND, None)), "a")
+    await steerer.close()
+    assert num_made == 1
+
+
+async def test_what_could_not_be_made_is_made_for_the_next():
+    outcomes: list[Exception | None] = [MemoryError(), None]
+
+    def make_compiler() -> GrammarCompiler:
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+        return GrammarCompiler(constrained_tokens(TOKENIZER, TOKENIZER.vocab_size, ()))
+
+    steerer = Steerer(ABLE, TOKENIZER, make_compiler, TOKENIZER.vocab_size)
+    with pytest.raises(MemoryError):
+        await steerer.lead(asking(constraint=pb.Constraint(regex="a")), BEHIND, None)
+    await steerer.lead(asking(constraint=pb.Constraint(regex="a")), BEHIND, None)
+    await steerer.close()
 
 
 # Reading.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from worker.chat import ChatPrompt
+from worker.child import TEMPLATES, Child
 from worker.dialects.call import Tool
 from worker.errors import ChatTemplateRejected, ModelUnloading, QueueFull, TemplateBusy
-from worker.template_process import TemplateChild
 from worker.templates import Rendering, Template, TemplateChildError, TemplateRenderer
 from worker.tools import Choice, ToolUse
 
@@ -117,14 +117,14 @@ async def test_a_template_that_takes_too_long_to_compile_is_refused_for_good(sta
 async def test_a_child_that_is_killed_again_and_again_while_it_compiles_is_the_templates_fault(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spawn = TemplateChild.spawn
+    spawn = Child.spawn
 
-    def killed() -> TemplateChild:
-        child = spawn()
+    def killed(module: str) -> Child:
+        child = spawn(module)
         os.kill(child.pid, signal.SIGKILL)
         return child
 
-    monkeypatch.setattr(TemplateChild, "spawn", killed)
+    monkeypatch.setattr(Child, "spawn", killed)
     renderer = start()
     with pytest.raises(ChatTemplateRejected, match="too much memory"):
         await renderer.render(chat("hi"))
@@ -133,7 +133,7 @@ async def test_a_child_that_is_killed_again_and_again_while_it_compiles_is_the_t
 async def test_a_child_that_does_not_even_start_is_the_machines_fault(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.template_process.sys.executable", "/bin/false")
+    monkeypatch.setattr("worker.child.sys.executable", "/bin/false")
     renderer = start()
     for _ in range(3):
         with pytest.raises(TemplateChildError):
@@ -188,7 +188,7 @@ async def test_after_the_end_nothing_is_rendered_and_no_child_is_left(start: Sta
 
 
 async def test_a_child_ends_with_its_parent_even_while_the_template_loops(start: Start) -> None:
-    child = TemplateChild.spawn()
+    child = Child.spawn(TEMPLATES)
     hello = b'{"source": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", '
     await child.ask(hello + b'"bos_token": null, "eos_token": null, "timeout_s": 60, "memory_bytes": 536870912}', 20)
     looping = asyncio.ensure_future(

@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from worker.constraints.budget import Budget
 from worker.constraints.constraint import GrammarConstraint
 from worker.constraints.grammar import Grammar
 from worker.constraints.matching import Matcher, make_matcher
@@ -53,6 +55,7 @@ class GrammarCompiler:
         trials: where grammars are tried; None: in a child of its own.
         max_cached: verdicts that are remembered.
         max_cached_bytes: of them together.
+        budget: of what is ready; None: the usual one.
     """
 
     def __init__(
@@ -62,11 +65,13 @@ class GrammarCompiler:
         *,
         max_cached: int = MAX_CACHED,
         max_cached_bytes: int = MAX_CACHED_BYTES,
+        budget: Budget | None = None,
     ) -> None:
         self._tokens = tokens
         self._trials = Trials(tokens.special_ids) if trials is None else trials
         self._verdicts = _Verdicts(max_cached, max_cached_bytes)
         self._running: dict[bytes, asyncio.Task[Verdict]] = {}
+        self._budget = budget or Budget()
         self._executor = ThreadPoolExecutor(MAX_COMPILING, thread_name_prefix="grammar")
 
     async def compile(self, grammar: Grammar, timeout_s: float | None, num_sequences: int = 1) -> CompiledGrammar:
@@ -83,15 +88,15 @@ class GrammarCompiler:
             UnsupportedOption: it says what is not enforced.
             DeadlineExceeded: it took too long for the caller.
             QueueFull: too many wait.
-            TrialChildError: the child that tries grammars does not answer.
+            ConstraintBusy: the child got too little of the machine's time, or others leave no memory for it.
+            TrialChildError: there is no child that tries grammars.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 verdict = await self._verdict(grammar)
                 if isinstance(verdict, Refused):
                     raise verdict.at(grammar.path)
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._executor, self._ready, grammar, verdict, num_sequences)
+                return await self._make_ready(grammar, verdict, num_sequences)
         except TimeoutError:
             raise DeadlineExceeded from None
 
@@ -103,6 +108,19 @@ class GrammarCompiler:
         await asyncio.gather(*running, return_exceptions=True)
         self._executor.shutdown(wait=False, cancel_futures=True)
         await self._trials.close()
+
+    async def _make_ready(self, grammar: Grammar, source: Source, num_sequences: int) -> CompiledGrammar:
+        """Compile on a thread of the executor, within the budget; it is given back once nobody holds the result."""
+        cost_s = source.cost_s * num_sequences
+        self._budget.take(cost_s)
+        try:
+            loop = asyncio.get_running_loop()
+            compiled = await loop.run_in_executor(self._executor, self._ready, grammar, source, num_sequences)
+        except BaseException:
+            self._budget.give_back(cost_s)
+            raise
+        weakref.finalize(compiled, self._budget.give_back, cost_s).atexit = False
+        return compiled
 
     async def _verdict(self, grammar: Grammar) -> Verdict:
         """Return what a trial found, now or before; callers that ask for the same at once share one trial."""

@@ -26,10 +26,12 @@ class Source:
     Attributes:
         text: a JSON list of grammars.
         special_tokens: names of those that may be generated inside; every other one, but an end, never.
+        cost_s: for how long its trial computed; 0 before there was one.
     """
 
     text: str
     special_tokens: frozenset[str] = frozenset()
+    cost_s: float = 0.0
 
 
 def source_of(kind: Kind, text: str, special_tokens: Mapping[str, int]) -> Source:

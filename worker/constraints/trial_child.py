@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -58,13 +59,15 @@ def byte_vocabulary(special_tokens: Sequence[str]) -> Vocabulary:
 
 def answer(request: dict[str, Any], special_tokens: Mapping[str, int], vocabulary: Vocabulary) -> dict[str, Any]:
     """Try one grammar; a refusal is an answer too."""
+    began = time.process_time()
     try:
         source = try_out(request, special_tokens, vocabulary)
     except Refused as refused:
         return {"refused": refused.reason.value, "problem": refused.problem}
     except MemoryError:
         return {"refused": Reason.TOO_COMPLEX.value, "problem": "it takes too much memory"}
-    return {"text": source.text, "special_tokens": sorted(source.special_tokens)}
+    cost_s = time.process_time() - began
+    return {"text": source.text, "special_tokens": sorted(source.special_tokens), "cost_s": cost_s}
 
 
 def try_out(request: dict[str, Any], special_tokens: Mapping[str, int], vocabulary: Vocabulary) -> Source:

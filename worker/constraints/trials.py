@@ -7,19 +7,18 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from worker.child import TRIALS, Child
 from worker.constraints.grammar import Kind
 from worker.constraints.limits import TRIAL_CPU_S
 from worker.constraints.refusal import Reason, Refused, too_complex
 from worker.constraints.source import Source
-from worker.errors import QueueFull
-from worker.template_process import TemplateChild
+from worker.errors import ConstraintBusy, QueueFull
 
-TRIAL_MODULE = "worker.constraints.trial_child"
 MAX_WAITING = 64
 # Python and the library take 0.2 s on an idle machine.
 START_TIMEOUT_S = 20.0
 # A busy machine may take so many times as long as the grammar computes.
-WALL_FACTOR = 3.0
+WALL_FACTOR = 10.0
 # A child may have been ended by something else than this grammar; twice it was the grammar.
 ATTEMPTS = 2
 # The kernel ends a child so for what it tries; by another signal it may have been ended for another reason.
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class TrialChildError(Exception):
-    """Raised when no child could be started, or none answers: a fault of this machine, not of a request."""
+    """Raised when no child could be started: a fault of this machine, not of a request."""
 
 
 class Trials:
@@ -45,12 +44,10 @@ class Trials:
         spawn: starts a child that runs a module of ours.
     """
 
-    def __init__(
-        self, special_tokens: Mapping[str, int], spawn: Callable[[str], TemplateChild] = TemplateChild.spawn
-    ) -> None:
+    def __init__(self, special_tokens: Mapping[str, int], spawn: Callable[[str], Child] = Child.spawn) -> None:
         self._hello = json.dumps({"special_tokens": dict(special_tokens)}).encode()
         self._spawn = spawn
-        self._child: TemplateChild | None = None
+        self._child: Child | None = None
         self._turn = asyncio.Lock()
         self._num_waiting = 0
 
@@ -65,7 +62,8 @@ class Trials:
         Raises:
             QueueFull: too many wait.
             Refused: it is not one that can be taken, or took too much time, memory or stack.
-            TrialChildError: no child answers.
+            ConstraintBusy: the child got too little of the machine's time.
+            TrialChildError: there is no child.
         """
         if self._num_waiting >= MAX_WAITING:
             raise QueueFull(self._num_waiting)
@@ -88,7 +86,7 @@ class Trials:
                 return _source(await child.ask(request, WALL_FACTOR * TRIAL_CPU_S))
             except TimeoutError:
                 await self._drop()
-                raise TrialChildError("the child that tries grammars got no time") from None
+                raise ConstraintBusy(self._num_waiting) from None
             except asyncio.CancelledError:
                 await self._drop()  # its answer would be taken for that of the next
                 raise
@@ -100,13 +98,13 @@ class Trials:
             raise TrialChildError("the child that tries grammars ended by itself")
         raise too_complex(_OWN_FAULTS.get(ended_by, "it takes too much memory"))
 
-    async def _warm(self) -> TemplateChild:
+    async def _warm(self) -> Child:
         """Return a child that is alive and knows the vocabulary."""
         if self._child is not None and self._child.is_gone:
             await self._drop()
         if self._child is None:
             try:
-                self._child = self._spawn(TRIAL_MODULE)
+                self._child = self._spawn(TRIALS)
                 await self._child.ask(self._hello, START_TIMEOUT_S)
             except (EOFError, OSError) as error:  # a TimeoutError is an OSError
                 await self._drop()
@@ -126,4 +124,4 @@ class Trials:
 def _source(answer: dict[str, Any]) -> Source:
     if "refused" in answer:
         raise Refused(Reason(answer["refused"]), answer["problem"])
-    return Source(answer["text"], frozenset(answer["special_tokens"]))
+    return Source(answer["text"], frozenset(answer["special_tokens"]), answer["cost_s"])

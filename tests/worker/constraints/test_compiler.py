@@ -19,7 +19,14 @@ from worker.constraints.limits import TRIAL_CPU_S
 from worker.constraints.refusal import Refused
 from worker.constraints.source import Source
 from worker.constraints.trials import MAX_WAITING, TrialChildError, Trials
-from worker.errors import ConstraintInvalid, ConstraintTooComplex, DeadlineExceeded, FieldError, QueueFull
+from worker.errors import (
+    ConstraintBusy,
+    ConstraintInvalid,
+    ConstraintTooComplex,
+    DeadlineExceeded,
+    FieldError,
+    QueueFull,
+)
 
 PATH = "spec.constraint.of_a_test"
 # A grammar is judged after so much computing; the rest is for a machine that does other things too.
@@ -289,3 +296,18 @@ async def test_masks_of_a_compiled_grammar_are_those_of_its_text() -> None:
     assert tokens.special_ids["<|turn|>"] in skipped
     assert constraint.is_complete
     assert json.dumps(None).encode() in b"".join(tokens.vocabulary.decode_bytes([each]) for each in skipped)
+
+
+async def test_a_child_that_gets_no_time_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials({})
+    try:
+        await trials.try_out("regex", "a")
+        monkeypatch.setattr("worker.constraints.trials.WALL_FACTOR", 0.1)
+        assert trials.pid is not None
+        os.kill(trials.pid, signal.SIGSTOP)
+        with pytest.raises(ConstraintBusy):
+            await trials.try_out("regex", "b")
+        monkeypatch.undo()
+        assert (await trials.try_out("regex", "b")).text
+    finally:
+        await trials.close()

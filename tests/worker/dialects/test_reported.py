@@ -1,4 +1,4 @@
-"""Failures that users of other servers reported, and what is right instead (`shared/cases/reported.md`, 5 to 7)."""
+"""Failures that users of other servers reported, and what is right instead (mlx-lm 1239 and 1417, Rapid-MLX 579)."""
 
 from typing import Any
 

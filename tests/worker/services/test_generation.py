@@ -80,7 +80,8 @@ async def test_coalesced_deltas_carry_the_same_text_in_fewer_messages(client: Wo
     coarse = await client.stream(coarse_request)
 
     assert "".join(e.delta.text for e in coarse) == "".join(e.delta.text for e in fine)
-    assert len(coarse) < len(fine) / 2
+    # All but the last have eight tokens or more; how many the fine ones have hangs on how fast they are read.
+    assert all(e.delta.token_count >= 8 for e in [e for e in coarse if e.HasField("delta")][:-1])
 
 
 async def test_without_max_tokens_the_context_is_the_limit(client: WorkerClient) -> None:

@@ -50,6 +50,7 @@ def spec(**chat_fields: bool) -> pb.GenerationSpec:
 
 
 async def test_the_limit_inside_the_reasoning_leaves_the_content_empty(client: WorkerClient) -> None:
+    """Reported of omlx as 2457."""
     answer = await client.ask(request(spec=spec()))
     events = await client.stream(request(pb.StreamGenerateRequest, spec=spec()))
 

@@ -1,6 +1,7 @@
-"""The child processes in which chat templates and grammars are tried: started, asked, killed.
+"""A child of the worker, in which what comes from others runs: started, asked, killed.
 
-The first for templates is started before anything heavy is imported, so that it is ready by the time the model is.
+One renders chat templates, and one tries grammars. The first for templates is started before anything heavy is
+imported, so that it is ready by the time the model is. What such a process lives within is in `worker.confinement`.
 """
 
 import asyncio
@@ -9,21 +10,22 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 from typing import Any
 
+from worker.confinement import LENGTH
 from worker.lifeline import LIFELINE_FD
 
-TEMPLATE_MODULE = "worker.template_child"
-LENGTH = struct.Struct(">I")
+# What such a process runs.
+TEMPLATES = "worker.template_child"
+TRIALS = "worker.constraints.trial_child"
 REAP_TIMEOUT_S = 2.0
 EXIT_TIMEOUT_S = 1.0
 REAP_INTERVAL_S = 0.002
 
 
-class TemplateChild:
-    """One child process: the socket to it, and the pipe that it ends with.
+class Child:
+    """One such process: the socket to it, and the pipe that it ends with.
 
     Attributes:
         pid: its process id.
@@ -36,7 +38,7 @@ class TemplateChild:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     @classmethod
-    def spawn(cls, module: str = TEMPLATE_MODULE) -> "TemplateChild":
+    def spawn(cls, module: str) -> "Child":
         """Start a child in this process's group.
 
         Args:

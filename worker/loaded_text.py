@@ -20,7 +20,7 @@ from worker.text_settings import TextSettings
 
 # Freed arrays that MLX keeps for the next ones. A recorded forward frees and takes arrays of all sizes in turn, and the
 # C library finds memory for them as fast (no difference was measured): more would only be held for nothing.
-MLX_POOL_BYTES = 4 << 20
+MLX_POOL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

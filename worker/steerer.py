@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +12,7 @@ from worker.chat import THINKING, ChatPrompt
 from worker.constraints.compiler import CompiledGrammar, GrammarCompiler
 from worker.constraints.grammar import Grammar
 from worker.dialects.dialect import Dialect, ToolParser
-from worker.errors import DeadlineExceeded
+from worker.errors import DeadlineExceeded, FieldError
 from worker.guide import Guide, MarkTokens
 from worker.output import OutputFormat
 from worker.prompting import Tokenized
@@ -24,6 +25,7 @@ from worker.validation import Generation, Prompt
 # More than any mark and the line breaks behind it take.
 TAIL_TOKENS = 32
 TOOL_CHOICE = "spec.chat.tool_choice"
+SCHEMA_OF_TOOL = "spec.chat.tools[{}].parameters_json_schema"
 
 
 class TokenTexts(Protocol):
@@ -110,7 +112,7 @@ class Steerer:
             start = Start.BEHIND
         try:
             async with asyncio.timeout(timeout_s):
-                compiled = None if grammar is None else await self._compile(grammar, generation.num_sequences)
+                compiled = None if grammar is None else await self._compiled(grammar, generation)
         except TimeoutError:
             raise DeadlineExceeded from None
         return Lead(
@@ -123,6 +125,19 @@ class Steerer:
         if self._making is not None:
             with contextlib.suppress(Exception):
                 await (await self._making).close()
+
+    async def _compiled(self, grammar: Grammar, generation: Generation) -> CompiledGrammar:
+        try:
+            return await self._compile(grammar, generation.num_sequences)
+        except FieldError:
+            # Where one tool's schema is at fault, that is what the caller can mend.
+            tools = generation.steering.tools
+            names = {tool.name for tool in tools.required}
+            for index, tool in enumerate(tools.declared):
+                if tool.name in names and tool.schema:
+                    path = SCHEMA_OF_TOOL.format(index)
+                    await self._compile(Grammar("json_schema", json.dumps(tool.schema), path), 1)
+            raise
 
     async def _compile(self, grammar: Grammar, num_sequences: int) -> CompiledGrammar:
         if self._making is None or (self._making.done() and self._making.exception() is not None):

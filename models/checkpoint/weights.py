@@ -65,6 +65,7 @@ class Weights:
         self._taken: dict[str, mx.array] = {}
         self._kept: dict[str, mx.array] = {}
         self._modules: set[str] = set()
+        self._ignored: set[str] = set()
         self._unused = set(checkpoint.tensors)
 
     @property
@@ -109,14 +110,30 @@ class Weights:
             return Embedding(self._keep(f"{module}.weight", matrix), self.arithmetic)
         return QuantizedEmbedding(self._keep_matrix(module, matrix), self.arithmetic)
 
-    def norm(self, module: str, width: int, eps: float) -> RMSNorm:
-        """Return a normalization of `width`; raises as `take`."""
+    def norm(self, module: str, width: int, eps: float, *, is_stored_less_one: bool = False) -> RMSNorm:
+        """Return a normalization of runs of `width`; raises as `take`.
+
+        Args:
+            module: canonical name.
+            width: of a run.
+            eps: added to the mean square.
+            is_stored_less_one: whether the weight is 1 more than what is stored.
+        """
         name = f"{module}.weight"
-        return RMSNorm(self._keep(name, self.take(name, (width,))), eps, self.arithmetic)
+        weight = self.take(name, (width,))
+        return RMSNorm(self._keep(name, 1 + weight if is_stored_less_one else weight), eps, self.arithmetic)
+
+    def vector(self, name: str, width: int) -> mx.array:
+        """Return a tensor [width] in the compute dtype, to be kept; raises as `take`."""
+        return self._keep(name, self.take(name, (width,)))
+
+    def has(self, name: str) -> bool:
+        """Tell whether the checkpoint holds a tensor of this canonical name."""
+        return name in self._checkpoint.tensors
 
     def ignore(self, module: str) -> None:
-        """Accept that a checkpoint holds a module that the model does not read."""
-        self._modules.add(module)
+        """Accept that a checkpoint holds a module, and all within it, that the model does not read."""
+        self._ignored.add(module)
         self._unused = {name for name in self._unused if not name.startswith(f"{module}.")}
 
     def audit(self) -> None:
@@ -130,7 +147,7 @@ class Weights:
             others = f", nor are {len(self._unused) - 1} others" if len(self._unused) > 1 else ""
             raise CheckpointRejected(f"is no part of this model{others}", file=info.file.name, key=info.stored_name)
         if self._checkpoint.quantization is not None:
-            self._checkpoint.quantization.check_modules(self._modules)
+            self._checkpoint.quantization.check_modules(self._modules, self._ignored)
 
     def materialize(self, report: ReportBytes) -> None:
         """Read everything that the layers keep, and let go of the files.

@@ -91,10 +91,13 @@ class Checkpoint:
         Raises:
             CheckpointCorrupt: scales without a config for them, an override without scales, or biases that the mode
                 does not have or lacks.
+            CheckpointRejected: it is coded along a trellis.
         """
         scales = self.tensors.get(f"{module}.scales")
         stated = self.quantization
         layer = stated.for_layer(module) if stated else None
+        if layer is not None and layer.trellis is not None:
+            raise CheckpointRejected("is coded along a trellis, which is not run", file=self._file(module), key=module)
         if scales is None:
             if stated and stated.per_layer.get(module) is not None:
                 raise CheckpointCorrupt("is quantized but has no scales", file=self._file(module), key=module)

@@ -5,6 +5,21 @@ from typing import Any
 from tests.support.tiny_families import Tiny
 
 Q4: dict[str, Any] = {"group_size": 64, "bits": 4}
+FLOATS: dict[str, dict[str, Any]] = {
+    "mxfp4": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+    "mxfp8": {"group_size": 32, "bits": 8, "mode": "mxfp8"},
+    "nvfp4": {"group_size": 16, "bits": 4, "mode": "nvfp4"},
+}
+# The feed-forward parts as small floats, the rest in eight bits with biases.
+FLOATS_BESIDE_AFFINE: dict[str, Any] = {
+    "group_size": 64,
+    "bits": 8,
+    **{
+        f"model.layers.{layer}.mlp.{part}_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+        for layer in range(2)
+        for part in ("gate", "up", "down")
+    },
+}
 MIXED: dict[str, Any] = {
     "group_size": 32,
     "bits": 4,
@@ -30,8 +45,12 @@ PLAIN: dict[str, Tiny] = {
         ("mixed tied", TIED, MIXED),
     )
 }
-FAMILIES: dict[str, Tiny] = {
+DENSE: dict[str, Tiny] = {
     **PLAIN,
+    **{f"qwen3 {mode}": Tiny("qwen3", {}, block) for mode, block in FLOATS.items()},
+    "qwen2 mxfp4 biases": Tiny("qwen2", TIED, FLOATS["mxfp4"]),
+    "mistral mxfp4 beside 8-bit": Tiny("mistral", {}, FLOATS_BESIDE_AFFINE),
+    **{f"qwen3 {bits}-bit": Tiny("qwen3", {}, {"group_size": 64, "bits": bits}) for bits in (2, 3, 5, 6, 8)},
     "qwen2 rope linear": Tiny("qwen2", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
     "qwen3 rope llama3": Tiny("qwen3", {"rope_scaling": LLAMA3}),
     "qwen3 only rope_parameters": Tiny(
@@ -41,3 +60,19 @@ FAMILIES: dict[str, Tiny] = {
     "smollm3 biases": Tiny("smollm3", {"attention_bias": True}),
     "phi3 turned partly": Tiny("phi3", {"partial_rotary_factor": 0.75}),
 }
+GEMMA3: dict[str, Tiny] = {
+    "gemma3": Tiny("gemma3_text"),
+    "gemma3 untied": Tiny("gemma3_text", {"tie_word_embeddings": False}),
+    "gemma3 4-bit": Tiny("gemma3_text", quantization=Q4),
+    "gemma3 mixed": Tiny("gemma3_text", quantization=MIXED),
+    "gemma3 wrapped": Tiny(
+        "gemma3_text",
+        {"tie_word_embeddings": True},
+        MIXED,
+        wrapper={"model_type": "gemma3", "vocab_size": 288, "eos_token_id": [1, 106]},
+        style="language_model first",
+        extra={"vision_tower.encoder.weight": (4, 4), "multi_modal_projector.weight": (4, 4)},
+    ),
+    "gemma3 rope linear": Tiny("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+}
+FAMILIES: dict[str, Tiny] = {**DENSE, **GEMMA3}

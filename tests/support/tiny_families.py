@@ -4,7 +4,7 @@ Weights follow a fixed seed and are stored in float32, so that every reader comp
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,14 @@ import mlx.core as mx
 from tests.support.tiny_models import CONFIG, END_TOKEN_ID, packed, write_tensors, write_tokenizer
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
+# How public checkpoints spell `model.layers.0.x` and `lm_head.x`.
+STYLES: Mapping[str, Callable[[str], str]] = {
+    "plain": lambda name: name,
+    "bare": lambda name: name.removeprefix("model."),
+    "language_model first": lambda name: f"language_model.{name}",
+    "language_model second": lambda name: name.replace("model.", "model.language_model.", 1),
+    "language_model alone": lambda name: f"language_model.{name.removeprefix('model.')}",
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,8 @@ class Tiny:
         config: keys that differ from the family's.
         quantization: MLX's block for config.json.
         wrapper: keys around a nested `text_config`; None: the config is flat.
-        prefix: stands before the name of every tensor.
+        style: how tensors are named, one of `STYLES`.
+        key_style: how the keys of single layers in the quantization are; None: as tensors.
         extra: tensors of parts that a text model does not read, by name.
     """
 
@@ -33,7 +42,8 @@ class Tiny:
     config: Mapping[str, Any] = field(default_factory=dict)
     quantization: Mapping[str, Any] | None = None
     wrapper: Mapping[str, Any] | None = None
-    prefix: str = ""
+    style: str = "plain"
+    key_style: str | None = None
     extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -52,14 +62,15 @@ def write_family(folder: Path, tiny: Tiny, seed: int = 0) -> Path:
     config = family_config(tiny)
     full: dict[str, Any] = dict(config) if tiny.wrapper is None else {**tiny.wrapper, "text_config": config}
     if tiny.quantization is not None:
-        spelled = {key if key in _PLAIN_KEYS else tiny.prefix + key: value for key, value in tiny.quantization.items()}
+        style = STYLES[tiny.key_style or tiny.style]
+        spelled = {key if key in _PLAIN_KEYS else style(key): value for key, value in tiny.quantization.items()}
         full["quantization"] = full["quantization_config"] = spelled
     mx.random.seed(seed)
     tensors: dict[str, mx.array] = {}
     for name, shape in [*tensor_shapes(config), *tiny.extra.items()]:
         stored = packed(name, _random(name, shape, config), tiny.quantization if name not in tiny.extra else None)
-        spelled_name = "" if name in tiny.extra else tiny.prefix
-        tensors |= {spelled_name + part: array for part, array in stored.items()}
+        style = STYLES["plain" if name in tiny.extra else tiny.style]
+        tensors |= {style(part): array for part, array in stored.items()}
     write_tensors(folder, tensors)
     (folder / "config.json").write_text(json.dumps(full, indent=1))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": END_TOKEN_ID}))

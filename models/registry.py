@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from models import gemma3, llama, mistral, phi3, qwen2, qwen3, smollm3
+from models import gemma3, gemma4, llama, mistral, phi3, qwen2, qwen3, smollm3
 from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, LayerShape
@@ -145,6 +145,7 @@ _BUILDERS: Mapping[str, Callable[[TextConfig, Weights], TextModel]] = {
     "smollm3": smollm3.build,
     "phi3": phi3.build,
     "gemma3_text": gemma3.build,
+    "gemma4_text": gemma4.Gemma4,
 }
 
 

@@ -75,4 +75,31 @@ GEMMA3: dict[str, Tiny] = {
     ),
     "gemma3 rope linear": Tiny("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
 }
-FAMILIES: dict[str, Tiny] = {**DENSE, **GEMMA3}
+EDGE = {
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 32,
+    "use_double_wide_mlp": True,
+    "num_key_value_heads": 1,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}
+KEY_VALUE = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+GEMMA4: dict[str, Tiny] = {
+    "gemma4": Tiny("gemma4_text"),
+    "gemma4 untied": Tiny("gemma4_text", {"tie_word_embeddings": False}),
+    "gemma4 unbounded": Tiny("gemma4_text", {"final_logit_softcapping": None}),
+    "gemma4 4-bit": Tiny("gemma4_text", quantization=Q4),
+    "gemma4 values from keys": Tiny("gemma4_text", KEY_VALUE),
+    "gemma4 values from keys 4-bit": Tiny("gemma4_text", KEY_VALUE, Q4),
+    "gemma4 edge": Tiny("gemma4_text", EDGE),
+    "gemma4 edge 4-bit": Tiny("gemma4_text", EDGE, {"group_size": 32, "bits": 4}),
+    "gemma4 edge mixed": Tiny("gemma4_text", EDGE, MIXED),
+    "gemma4 unified": Tiny("gemma4_text", wrapper={"model_type": "gemma4_unified", "vocab_size": 288}, style="language_model second"),
+    "gemma4 wrapped": Tiny(
+        "gemma4_text",
+        EDGE,
+        wrapper={"model_type": "gemma4", "vocab_size": 288, "eos_token_id": [1, 106]},
+        style="language_model second",
+        extra={"model.vision_tower.encoder.weight": (4, 4), "model.embed_audio.weight": (4, 4)},
+    ),
+}
+FAMILIES: dict[str, Tiny] = {**DENSE, **GEMMA3, **GEMMA4}

@@ -57,10 +57,9 @@ def test_scales_and_biases_come_in_the_compute_dtype_and_codes_as_stored(tmp_pat
         tensors.update({name: array.astype(mx.float16) for name, array in tensors.items() if array.dtype == mx.float32})
 
     weights = weights_of(rewrite(write_llama(tmp_path / "tiny", quantization=Q4), halve))
-    module = "model.layers.0.mlp.up_proj"
-    assert weights.take(f"{module}.weight", (128, 8)).dtype == mx.uint32
-    assert weights.take(f"{module}.scales", (128, 2)).dtype == mx.float32
-    assert weights.take(f"{module}.biases", (128, 2)).dtype == mx.float32
+    layer = weights.linear("model.layers.0.mlp.up_proj", 128, 64)
+    assert isinstance(layer, QuantizedLinear)
+    assert [part.dtype for part in layer.weight.parts] == [mx.uint32, mx.float32, mx.float32]
 
 
 def test_native_kernels_take_scales_and_biases_as_stored(tmp_path: Path) -> None:

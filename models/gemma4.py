@@ -172,9 +172,7 @@ class LayerInputs:
             _number(inner**0.5, weights),
             weights.arithmetic,
         )
-        self.per_layer_model_projection = weights.linear(
-            "model.per_layer_model_projection", together, text.hidden_size
-        )
+        self.per_layer_model_projection = weights.linear("model.per_layer_model_projection", together, text.hidden_size)
         self.per_layer_projection_norm = weights.norm("model.per_layer_projection_norm", inner, text.rms_norm_eps)
         self._projection_scale = _number(text.hidden_size**-0.5, weights)
         self._scale = _number(2.0**-0.5, weights)

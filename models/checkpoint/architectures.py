@@ -122,7 +122,7 @@ def _check_options(text: TextConfig, stated: Mapping[str, Any], file: str) -> No
         raise CheckpointRejected("means experts, which are not computed", file=file, key="enable_moe_block")
     if text.attn_logit_softcapping is not None:
         raise CheckpointRejected("bounds scores, which is not computed", file=file, key="attn_logit_softcapping")
-    if stated.get("use_bidirectional_attention") in {True, "all"}:
+    if stated.get("use_bidirectional_attention") in (True, "all"):
         problem = "lets tokens see later ones, which is not computed"
         raise CheckpointRejected(problem, file=file, key="use_bidirectional_attention")
     read_bool(stated, "use_sliding_window", file)

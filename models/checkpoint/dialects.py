@@ -181,7 +181,7 @@ def _qwen(text: Mapping[str, Any]) -> Mapping[str, Any]:
     is_used = text.get("use_sliding_window") is True and text.get("sliding_window") is not None
     if not is_used or type(num_layers) is not int or type(num_full) is not int:
         return {}
-    if not (0 < num_layers <= _MAX_LAYERS and 0 <= num_full):
+    if not (0 < num_layers <= _MAX_LAYERS and num_full >= 0):
         return {}
     return {"layer_types": [SLIDING if index >= num_full else FULL for index in range(num_layers)]}
 
@@ -200,7 +200,11 @@ def _layer_pattern(text: Mapping[str, Any], key: str, default: int) -> Mapping[s
     """Make `layer_types` of the number of layers after which one sees everything, where both are whole numbers."""
     period, num_layers = text.get(key), text.get("num_hidden_layers")
     period = default if period is None else period
-    if type(period) is not int or type(num_layers) is not int or not (0 < period <= _MAX_LAYERS and num_layers <= _MAX_LAYERS):
+    if (
+        type(period) is not int
+        or type(num_layers) is not int
+        or not (0 < period <= _MAX_LAYERS and num_layers <= _MAX_LAYERS)
+    ):
         return {}
     return {"layer_types": repeated(pattern_of(period - 1), num_layers)}
 

@@ -82,12 +82,11 @@ def read_rope(text: Mapping[str, Any], layout: RopeLayout, file: str) -> dict[st
     block = read_object(text, "rope_parameters", file)
     if layout is RopeLayout.FLAT:
         return {FULL: _flat(text, block or {}, file)}
-    entries = {kind: entry for kind, entry in (block or {}).items() if isinstance(entry, dict)}
+    entries = {
+        kind: cast("Mapping[str, Any]", entry) for kind, entry in (block or {}).items() if isinstance(entry, dict)
+    }
     if entries:
-        return {
-            kind: _parameters(cast("Mapping[str, Any]", entry), text, f"rope_parameters.{kind}", file)
-            for kind, entry in entries.items()
-        }
+        return {kind: _parameters(entry, text, f"rope_parameters.{kind}", file) for kind, entry in entries.items()}
     if layout is RopeLayout.MAP:
         return {}
     return _spoken_for(text, block, layout, file)
@@ -123,9 +122,7 @@ def _parameters(fields: Mapping[str, Any], text: Mapping[str, Any], place: str, 
         factor=read_float(named, f"{place}.factor", file, default=1.0),
         low_freq_factor=read_optional_float(named, f"{place}.low_freq_factor", file),
         high_freq_factor=read_optional_float(named, f"{place}.high_freq_factor", file),
-        original_max_position_embeddings=read_optional_float(
-            named, f"{place}.original_max_position_embeddings", file
-        ),
+        original_max_position_embeddings=read_optional_float(named, f"{place}.original_max_position_embeddings", file),
         short_factor=read_floats(named, f"{place}.short_factor", file),
         long_factor=read_floats(named, f"{place}.long_factor", file),
         place=place,

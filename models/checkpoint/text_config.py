@@ -194,9 +194,7 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-def _read(
-    model_type: str, dialect: Dialect, text: Mapping[str, Any], raw: Mapping[str, Any], file: str
-) -> TextConfig:
+def _read(model_type: str, dialect: Dialect, text: Mapping[str, Any], raw: Mapping[str, Any], file: str) -> TextConfig:
     sizes = _sizes(text, file)
     num_layers, vocab_size = sizes["num_hidden_layers"], sizes["vocab_size"]
     both = {**raw, **text}

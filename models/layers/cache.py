@@ -116,7 +116,7 @@ class Step:
 
     @abstractmethod
     def attend_again(
-        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
+        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None, /
     ) -> mx.array:
         """Let the queries of a later layer look at the keys and values that a layer has stored in this step.
 

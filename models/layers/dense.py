@@ -1,7 +1,7 @@
-"""The dense decoder that Llama began and many others vary: attention, then a gated feed-forward part, both normalized
-before and added to what went in.
+"""The dense decoder that Llama began and many others vary.
 
-What varies is a `DenseConfig`; each architecture's file says what its own is.
+Attention, then a gated feed-forward part, each normalized before and added to what went in. What varies is a
+`DenseConfig`; each architecture's file says what its own is.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ class Attention:
         text = config.text
         self._layer_index = layer_index
         self._qkv = _qkv(config, weights, prefix)
-        self.o_proj = weights.linear(
-            f"{prefix}.o_proj", text.hidden_size, config.query_width, bias=config.output_bias
-        )
+        self.o_proj = weights.linear(f"{prefix}.o_proj", text.hidden_size, config.query_width, bias=config.output_bias)
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.has_head_norms:

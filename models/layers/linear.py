@@ -16,7 +16,6 @@ from models.layers.arithmetic import Arithmetic
 from models.layers.cache import Step
 from models.layers.quantized import QuantizedMatrix
 
-
 # `gelu` is the one that is made of a tanh.
 Activation = Literal["silu", "gelu"]
 

@@ -82,7 +82,7 @@ class PagedStep(Step):
         return mixed
 
     def attend_again(
-        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
+        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None, /
     ) -> mx.array:
         """See `Step.attend_again`: the same keys and values are stored in the same places once more."""
         return self.attend(layer_index, queries, keys, values, rotation)

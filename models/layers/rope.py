@@ -1,7 +1,8 @@
 """Rotary positions, and the ways in which they are stretched beyond the length of training.
 
 Source: Su et al. 2021, arXiv:2104.09864; linear: Chen et al. 2023, arXiv:2306.15595; llama3: the rule that came with
-Llama 3.1; proportional: Gemma 4. Halves are rotated against each other (i with i + D/2), as Hugging Face stores the weights.
+Llama 3.1; proportional: Gemma 4. Halves are rotated against each other (i with i + D/2), as Hugging Face stores the
+weights.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ class RowStep(Step):
         return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed, axis=1)
 
     def attend_again(
-        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
+        self, layer_index: int, queries: mx.array, _keys: mx.array, _values: mx.array, rotation: Rotation | None, /
     ) -> mx.array:
-        """See `Step.attend_again`."""
+        """See `Step.attend_again`; the row has its own."""
         layer = self._cache.layers[layer_index]
         mixed: list[mx.array] = []
         for row, span in zip(self.plan.rows, self.spans, strict=True):

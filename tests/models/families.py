@@ -93,7 +93,9 @@ GEMMA4: dict[str, Tiny] = {
     "gemma4 edge": Tiny("gemma4_text", EDGE),
     "gemma4 edge 4-bit": Tiny("gemma4_text", EDGE, {"group_size": 32, "bits": 4}),
     "gemma4 edge mixed": Tiny("gemma4_text", EDGE, MIXED),
-    "gemma4 unified": Tiny("gemma4_text", wrapper={"model_type": "gemma4_unified", "vocab_size": 288}, style="language_model second"),
+    "gemma4 unified": Tiny(
+        "gemma4_text", wrapper={"model_type": "gemma4_unified", "vocab_size": 288}, style="language_model second"
+    ),
     "gemma4 wrapped": Tiny(
         "gemma4_text",
         EDGE,

@@ -7,12 +7,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.architectures import check_architecture
+from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.text_config import read_text_config
-from models.llama import dense_config
 from models.layers.dense import DenseConfig
+from models.llama import dense_config
 from models.registry import LoadedModel, load
 from models.step import NumericPath, RowPlan, StepPlan
 from tests.models.stepping import assert_same_tokens, greedy, prefill, step_logits

@@ -46,9 +46,13 @@ def test_each_layer_keeps_its_own_packing_however_it_is_spelled(
     plain = write_family(tmp_path / "plain", Tiny("qwen3", {}, quantization))
     other = write_family(tmp_path / "other", Tiny("qwen3", {}, quantization, style=style, key_style=key_style))
     checkpoint = open_checkpoint(other)
-    found = {module: str(checkpoint.layer_quantization(module)) for module in quantization if module.startswith("model.")}
+    found = {
+        module: str(checkpoint.layer_quantization(module)) for module in quantization if module.startswith("model.")
+    }
     expected = {
-        module: "None" if value is False else f"{value.get('mode', 'affine')} {value['bits']}-bit g{value['group_size']}"
+        module: "None"
+        if value is False
+        else f"{value.get('mode', 'affine')} {value['bits']}-bit g{value['group_size']}"
         for module, value in quantization.items()
         if module.startswith("model.")
     }

@@ -30,9 +30,7 @@ class WindowStore:
 
     can_trim = True
 
-    def __init__(
-        self, num_kv_heads: int, head_dim: int, dtype: mx.Dtype, window: int, *, turns: bool = False
-    ) -> None:
+    def __init__(self, num_kv_heads: int, head_dim: int, dtype: mx.Dtype, window: int, *, turns: bool = False) -> None:
         self.window = window
         self.first = 0
         self._turns = turns

@@ -90,10 +90,9 @@ class SoftBound : public CpuPrimitive {
 
     /// inputs: x
     Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        return [x = rows_of(inputs[0]),
-                bound = bound_,
-                width = inputs[0].shape(-1),
-                y = outputs[0].data<float>()] { bound_softly(x, bound, width, y); };
+        return [x = rows_of(inputs[0]), bound = bound_, width = inputs[0].shape(-1), y = outputs[0].data<float>()] {
+            bound_softly(x, bound, width, y);
+        };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override { return {inputs[0].shape()}; }
@@ -125,7 +124,8 @@ mx::array geglu(const mx::array& gate, const mx::array& up) {
 mx::array multiply(const mx::array& x, const mx::array& factor) {
     require_rows(x, "x");
     require_float32(factor, "factor");
-    bool fits = factor.shape() == x.shape() || factor.shape() == mx::Shape{x.shape(-1)} || factor.shape() == mx::Shape{1};
+    bool fits =
+        factor.shape() == x.shape() || factor.shape() == mx::Shape{x.shape(-1)} || factor.shape() == mx::Shape{1};
     require(fits, "factor", "has neither the shape of x nor that of a row or an element of it");
     return made_by(std::make_shared<Multiply>(), {x, factor});
 }

@@ -29,8 +29,7 @@ from models.layers.quantized import QuantizedMatrix
 
 _BATCH_BYTES = 16 << 20
 _WORD_BITS = 32
-_FLOATING = frozenset({"F64", "F32", "BF16", "F16"})
-_KEPT_DTYPES = (mx.float32, mx.bfloat16, mx.float16)
+_FLOATING = frozenset({"F32", "BF16", "F16"})
 
 ReportBytes = Callable[[int, int], None]
 
@@ -219,14 +218,13 @@ class Weights:
         if not self.arithmetic.keeps_weights:
             return self.take(name, shape)
         self._check_floating(name)
-        stored = self._take(name, shape, None)
-        return stored if stored.dtype in _KEPT_DTYPES else stored.astype(self.compute_dtype)
+        return self._take(name, shape, None)
 
     def _check_floating(self, name: str) -> None:
-        """Refuse codes whose scheme nobody states: their numbers are not the weights."""
+        """Refuse codes whose scheme nobody states, whose numbers are not the weights, and doubles."""
         info = self._info(name)
         if info.dtype not in _FLOATING:
-            problem = f"is of {info.dtype} and no scheme says how it is packed"
+            problem = f"is of {info.dtype}, and no scheme says how that is read"
             raise CheckpointRejected(problem, file=info.file.name, key=info.stored_name)
 
     def _groups(self, module: str, shape: tuple[int, int]) -> tuple[mx.array, mx.array]:

@@ -49,7 +49,7 @@ class Tiny:
 
 def family_config(tiny: Tiny) -> dict[str, Any]:
     """Return the flat config of a tiny checkpoint."""
-    common = {**CONFIG, "model_type": tiny.model_type}
+    common = {**CONFIG, "model_type": tiny.model_type, "pad_token_id": 0}
     if tiny.model_type in {"gemma3_text", "gemma4_text"}:
         common |= {"head_dim": 32, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 24}
         del common["hidden_act"], common["tie_word_embeddings"], common["rope_theta"]

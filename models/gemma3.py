@@ -14,14 +14,11 @@ from models.checkpoint.text_config import TextConfig
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Rotary
 from models.layers.cache import AttentionLayer, Rotation, Step
-from models.layers.decoder import Decoder, Placed, head_of
+from models.layers.decoder import Decoder, Placed, head_of, ignore_other_models
 from models.layers.embedding import ScaledEmbedding
 from models.layers.linear import GatedLinear, LinearGroup
 from models.layers.norms import RMSNorm
 from models.layers.rope import RopeConfig
-
-# Of the wrapper's other models.
-_UNREAD = ("vision_tower", "multi_modal_projector", "model.vision_tower", "model.multi_modal_projector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +108,7 @@ def build(text: TextConfig, weights: Weights) -> Decoder:
     Raises:
         CheckpointCorrupt, CheckpointRejected: a tensor is missing or has another shape, by name.
     """
-    for module in _UNREAD:
-        weights.ignore(module)
+    ignore_other_models(weights)
     config = Config.of(text)
     rotaries = {kind: weights.arithmetic.rotary(text.head_dim, rope) for kind, rope in config.ropes.items()}
     embedding = weights.embedding("model.embed_tokens", text.vocab_size, text.hidden_size)

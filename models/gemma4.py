@@ -18,15 +18,13 @@ from models.checkpoint.text_config import TextConfig
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Rotary
 from models.layers.cache import AttentionLayer, Rotation, Step
-from models.layers.decoder import Rotations, head_of
+from models.layers.decoder import Rotations, head_of, ignore_other_models
 from models.layers.embedding import ScaledEmbedding
 from models.layers.linear import GatedLinear, LinearGroup
 from models.layers.norms import RMSNorm
 from models.layers.rope import RopeConfig
 
 _SCORE_SCALE = 1.0
-# Of the wrapper's other models.
-_UNREAD = ("vision_tower", "audio_tower", "multi_modal_projector", "embed_vision", "embed_audio", "vision_embedder")
 # What published files hold of layers that read another layer's keys and values.
 _UNREAD_SHARED = ("k_proj", "v_proj", "k_norm")
 
@@ -222,9 +220,7 @@ class Gemma4:
         Raises:
             CheckpointCorrupt, CheckpointRejected: a tensor is missing or has another shape, by name.
         """
-        for module in _UNREAD:
-            weights.ignore(module)
-            weights.ignore(f"model.{module}")
+        ignore_other_models(weights)
         self.config = text
         self._arithmetic = weights.arithmetic
         self._layer_configs = layer_configs(text)

@@ -12,6 +12,7 @@ from typing import Any
 
 from models.checkpoint.dialects import FULL, SLIDING
 from models.checkpoint.errors import CheckpointRejected
+from models.checkpoint.rope_parameters import LONG_KINDS, RopeParameters
 from models.checkpoint.text_config import TextConfig
 from models.checkpoint.values import read_bool
 
@@ -43,7 +44,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen2": Architecture(),
     "qwen3": Architecture(),
     "smollm3": Architecture(),
-    "phi3": Architecture(rope_kinds=("default", "linear"), can_turn_partly=True),
+    "phi3": Architecture(rope_kinds=("default", "linear", *LONG_KINDS), can_turn_partly=True),
     "gemma3_text": Architecture(_GELU, _STRETCHED),
     "gemma4_text": Architecture(_GELU, ("default", "linear", "proportional"), can_turn_partly=True),
 }
@@ -105,6 +106,8 @@ def _check_windows(architecture: Architecture, text: TextConfig, stated: Mapping
 def _check_rope(architecture: Architecture, text: TextConfig, file: str) -> None:
     for parameters in text.rope.values():
         parameters.check_kind(architecture.rope_kinds, file)
+        if parameters.kind in LONG_KINDS:
+            _check_stretches(parameters, text, file)
     if architecture.can_turn_partly:
         return
     places = [(parameters.partial_rotary_factor, parameters.place) for parameters in text.rope.values()]
@@ -117,9 +120,19 @@ def _check_rope(architecture: Architecture, text: TextConfig, file: str) -> None
         raise CheckpointRejected(problem, file=file, key="partial_rotary_factor")
 
 
+def _check_stretches(parameters: RopeParameters, text: TextConfig, file: str) -> None:
+    if len(parameters.long_factor) != int(text.head_dim * text.partial_rotary_factor) // 2:
+        key = f"{parameters.place}.long_factor"
+        raise CheckpointRejected("has not one factor for each pair of a head", file=file, key=key)
+    if parameters.original_max_position_embeddings is None:
+        raise CheckpointRejected("is missing", file=file, key="original_max_position_embeddings")
+
+
 def _check_options(text: TextConfig, stated: Mapping[str, Any], file: str) -> None:
     if text.experts.is_enabled:
         raise CheckpointRejected("means experts, which are not computed", file=file, key="enable_moe_block")
+    if text.final_logit_softcapping is not None and text.model_type != "gemma4_text":
+        raise CheckpointRejected("bounds logits, which is not computed", file=file, key="final_logit_softcapping")
     if text.attn_logit_softcapping is not None:
         raise CheckpointRejected("bounds scores, which is not computed", file=file, key="attn_logit_softcapping")
     if stated.get("use_bidirectional_attention") in (True, "all"):

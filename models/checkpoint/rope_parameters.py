@@ -13,6 +13,8 @@ from models.checkpoint.dialects import FULL, SLIDING, RopeLayout
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.values import read_float, read_floats, read_object, read_optional_float, read_word
 
+# One kind under two names.
+LONG_KINDS = ("longrope", "su")
 _DEFAULT_THETA = 10_000.0
 # What each kind cannot do without.
 _NEEDED = {
@@ -33,6 +35,7 @@ class RopeParameters:
         low_freq_factor: of `llama3`; None where nothing is said.
         high_freq_factor: the same.
         original_max_position_embeddings: context of training in tokens; None where nothing is said.
+        max_position_embeddings: longest sequence in tokens; None where nothing is said.
         short_factor: of `longrope`: what divides each pair's turn within the original context.
         long_factor: the same beyond it.
         place: the key of the file that states them, for errors.
@@ -45,6 +48,7 @@ class RopeParameters:
     low_freq_factor: float | None = None
     high_freq_factor: float | None = None
     original_max_position_embeddings: float | None = None
+    max_position_embeddings: float | None = field(default=None, compare=False)
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
     place: str = field(default="rope_parameters", compare=False)
@@ -122,11 +126,18 @@ def _parameters(fields: Mapping[str, Any], text: Mapping[str, Any], place: str, 
         factor=read_float(named, f"{place}.factor", file, default=1.0),
         low_freq_factor=read_optional_float(named, f"{place}.low_freq_factor", file),
         high_freq_factor=read_optional_float(named, f"{place}.high_freq_factor", file),
-        original_max_position_embeddings=read_optional_float(named, f"{place}.original_max_position_embeddings", file),
+        original_max_position_embeddings=_original_tokens(named, text, place, file),
+        max_position_embeddings=read_optional_float(text, "max_position_embeddings", file),
         short_factor=read_floats(named, f"{place}.short_factor", file),
         long_factor=read_floats(named, f"{place}.long_factor", file),
         place=place,
     )
+
+
+def _original_tokens(named: Mapping[str, Any], text: Mapping[str, Any], place: str, file: str) -> float | None:
+    found = read_optional_float(named, f"{place}.original_max_position_embeddings", file)
+    # Phi 3 states it beside the block.
+    return read_optional_float(text, "original_max_position_embeddings", file) if found is None else found
 
 
 def _theta(fields: Mapping[str, Any], text: Mapping[str, Any], place: str, file: str) -> float:

@@ -15,6 +15,15 @@ from models.layers.cache import AttentionLayer, Rotation, Step
 from models.layers.linear import LinearLayer
 from models.layers.norms import RMSNorm
 
+_OTHER_MODELS = (
+    "vision_tower",
+    "audio_tower",
+    "multi_modal_projector",
+    "embed_vision",
+    "embed_audio",
+    "vision_embedder",
+)
+
 
 class DecoderLayer(Protocol):
     """One layer of a model."""
@@ -95,6 +104,13 @@ class Rotations:
         if id(rotary) not in self._made:
             self._made[id(rotary)] = rotary.at(self._step)
         return self._made[id(rotary)]
+
+
+def ignore_other_models(weights: Weights) -> None:
+    """Accept what a wrapper's file holds beside its text model."""
+    for module in _OTHER_MODELS:
+        weights.ignore(module)
+        weights.ignore(f"model.{module}")
 
 
 def head_of(text: TextConfig, weights: Weights) -> LinearLayer:

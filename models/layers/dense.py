@@ -16,7 +16,7 @@ from models.checkpoint.rope_parameters import RopeParameters
 from models.checkpoint.text_config import TextConfig
 from models.checkpoint.weights import Weights
 from models.layers.cache import AttentionLayer, Rotation, Step
-from models.layers.decoder import Decoder, Placed, head_of
+from models.layers.decoder import Decoder, Placed, head_of, ignore_other_models
 from models.layers.linear import GatedLinear, LinearGroup, LinearLayer, SplitLinear
 from models.layers.norms import RMSNorm
 from models.layers.rope import RopeConfig
@@ -150,6 +150,7 @@ def dense_decoder(config: DenseConfig, weights: Weights) -> Decoder:
         CheckpointCorrupt, CheckpointRejected: a tensor is missing or has another shape, by name.
     """
     text = config.text
+    ignore_other_models(weights)
     rotary = weights.arithmetic.rotary(text.head_dim, config.rope)
     is_rotated = text.rotated_layers or (True,) * text.num_hidden_layers
     heads = (text.num_attention_heads, text.num_key_value_heads, text.head_dim, text.head_dim**-0.5)

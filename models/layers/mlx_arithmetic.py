@@ -188,9 +188,18 @@ class MlxRotary:
             freqs=frequencies(head_dim, config) if is_stretched else None,
         )
 
+        self._magnitude = config.magnitude
+        self._width = config.width(head_dim)
+
     def at(self, step: Step) -> MlxRotation:
         """Return what rotates the tokens of a step."""
-        return MlxRotation(self._rope, step)
+        return MlxRotation(self._turn, step)
+
+    def _turn(self, x: mx.array, offset: int | mx.array) -> mx.array:
+        if self._magnitude != 1:
+            front, back = x[..., : self._width] * self._magnitude, x[..., self._width :]
+            x = mx.concatenate([front, back], axis=-1)
+        return self._rope(x, offset=offset)
 
 
 class MlxRotation:

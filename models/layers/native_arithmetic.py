@@ -153,11 +153,15 @@ class NativeRotary:
             else _angles_of_a_token(config.width(head_dim), config.theta)
         )
         self._position_scale = config.position_scale
+        self._magnitude = None if config.magnitude == 1 else mx.array([config.magnitude], dtype=mx.float32)
         self._is_interleaved = config.traditional
 
     def at(self, step: Step) -> Angles:
         """Return the angles of a step's tokens."""
         cosines, sines = kernels.angles(step.positions, self._turns, self._position_scale)  # [N] -> [N, D / 2]
+        if self._magnitude is not None:
+            # What is turned grows with them.
+            cosines, sines = (blend.multiply(x, self._magnitude) for x in (cosines, sines))
         return Angles(cosines, sines, self._is_interleaved)
 
 

@@ -1,7 +1,8 @@
 """Rotary positions, and the ways in which they are stretched beyond the length of training.
 
 Source: Su et al. 2021, arXiv:2104.09864; linear: Chen et al. 2023, arXiv:2306.15595; llama3: the rule that came with
-Llama 3.1; proportional: Gemma 4. Halves are rotated against each other (i with i + D/2), as Hugging Face stores the
+Llama 3.1; proportional: Gemma 4; longrope: Ding
+et al. 2024, arXiv:2402.13753. Halves are rotated against each other (i with i + D/2), as Hugging Face stores the
 weights.
 """
 
@@ -13,7 +14,7 @@ from typing import Literal, cast
 
 import mlx.core as mx
 
-from models.checkpoint.rope_parameters import RopeParameters
+from models.checkpoint.rope_parameters import LONG_KINDS, RopeParameters
 from models.layers.cache import Span
 from native import kernels
 
@@ -22,7 +23,7 @@ _LOW_FREQ_FACTOR = 1.0
 _HIGH_FREQ_FACTOR = 4.0
 _ORIGINAL_CONTEXT_TOKENS = 8192.0
 
-Kind = Literal["default", "linear", "llama3", "proportional"]
+Kind = Literal["default", "linear", "llama3", "proportional", "longrope"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,18 @@ class RopeConfig:
 
     Attributes:
         theta: base of the wavelengths: pair i turns by position / theta^(2i / D) radians.
-        kind: `default`, `linear` (every position divided by `factor`), `llama3` (only long wavelengths stretched) or
-            `proportional` (of a head's D / 2 pairs only the first are turned, with the wavelengths of all).
+        kind: `default`, `linear` (every position divided by `factor`), `llama3` (only long wavelengths stretched),
+            `proportional` (of a head's D / 2 pairs only the first are turned, with the wavelengths of all) or
+            `longrope` (each wavelength stretched by a factor of its own).
         factor: how much longer the context is than in training.
         low_freq_factor: llama3: wavelengths over original_context_tokens / this are stretched by the whole factor.
         high_freq_factor: llama3: wavelengths under original_context_tokens / this stay.
         original_context_tokens: llama3: context of training, in tokens.
         traditional: whether neighbours (2i, 2i + 1) are rotated instead of halves.
         share: of a head's width that is turned; but for `proportional` it is the first part, cut off from the rest.
+        stretches: longrope: a factor for each pair: those for sequences beyond the original context, because keys that
+            are cached cannot be turned again when a sequence grows beyond it.
+        magnitude: what turned elements are multiplied by.
     """
 
     theta: float
@@ -49,6 +54,8 @@ class RopeConfig:
     original_context_tokens: float = _ORIGINAL_CONTEXT_TOKENS
     traditional: bool = False
     share: float = 1.0
+    stretches: tuple[float, ...] = ()
+    magnitude: float = 1.0
 
     @property
     def position_scale(self) -> float:
@@ -58,7 +65,7 @@ class RopeConfig:
     @property
     def has_frequencies(self) -> bool:
         """Whether wavelengths are another function than a power of theta."""
-        return self.kind in {"llama3", "proportional"}
+        return self.kind in {"llama3", "proportional", "longrope"}
 
     def width(self, head_dim: int) -> int:
         """Return how many elements of a head of width `head_dim` lie in pairs."""
@@ -75,16 +82,27 @@ class RopeConfig:
         """
         low, high = parameters.low_freq_factor, parameters.high_freq_factor
         context = parameters.original_max_position_embeddings
+        is_long = parameters.kind in LONG_KINDS
         return cls(
-            parameters.theta,
-            cast("Kind", parameters.kind),
-            parameters.factor,
-            _LOW_FREQ_FACTOR if low is None else low,
-            _HIGH_FREQ_FACTOR if high is None else high,
-            _ORIGINAL_CONTEXT_TOKENS if context is None else context,
-            traditional,
-            parameters.partial_rotary_factor if share is None else share,
+            theta=parameters.theta,
+            kind="longrope" if is_long else cast("Kind", parameters.kind),
+            factor=parameters.factor,
+            low_freq_factor=_LOW_FREQ_FACTOR if low is None else low,
+            high_freq_factor=_HIGH_FREQ_FACTOR if high is None else high,
+            original_context_tokens=_ORIGINAL_CONTEXT_TOKENS if context is None else context,
+            traditional=traditional,
+            share=parameters.partial_rotary_factor if share is None else share,
+            stretches=parameters.long_factor,
+            magnitude=_magnitude(parameters) if is_long else 1.0,
         )
+
+
+def _magnitude(parameters: RopeParameters) -> float:
+    """Return the root of 1 + ln(stretch of the context) / ln(original context). Source: Ding et al. 2024."""
+    longest, original = parameters.max_position_embeddings, parameters.original_max_position_embeddings
+    if longest is None or original is None or longest <= original or original <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(longest / original) / math.log(original))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +141,10 @@ def frequencies(head_dim: int, config: RopeConfig) -> mx.array:
         head_dim: width D of a head.
         config: of a kind that has such frequencies.
     """
+    if config.kind == "longrope":
+        width = config.width(head_dim)
+        powers = config.theta ** (mx.arange(0, width, 2, dtype=mx.float32) / width)
+        return mx.array(config.stretches, dtype=mx.float32) * powers
     return _proportional(head_dim, config) if config.kind == "proportional" else _stretched(head_dim, config)
 
 

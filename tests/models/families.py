@@ -35,6 +35,15 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LONG: dict[str, Any] = {
+    "original_max_position_embeddings": 64,
+    "rope_scaling": {
+        "type": "longrope",
+        "long_factor": [1.0, 1.1, 1.5, 2.0, 3.0, 4.5, 7.0, 8.0],
+        "short_factor": [1.0] * 8,
+    },
+}
+PARTLY = {"long_factor": [1.0, 1.1, 1.5, 2.0, 3.0, 4.5], "short_factor": [1.0] * 6}
 PLAIN: dict[str, Tiny] = {
     f"{family} {kind}": Tiny(family, config, quantization)
     for family in ("mistral", "qwen2", "qwen3", "smollm3", "phi3")
@@ -51,6 +60,12 @@ DENSE: dict[str, Tiny] = {
     "qwen2 mxfp4 biases": Tiny("qwen2", TIED, FLOATS["mxfp4"]),
     "mistral mxfp4 beside 8-bit": Tiny("mistral", {}, FLOATS_BESIDE_AFFINE),
     **{f"qwen3 {bits}-bit": Tiny("qwen3", {}, {"group_size": 64, "bits": bits}) for bits in (2, 3, 5, 6, 8)},
+    "mistral wrapped": Tiny(
+        "mistral",
+        wrapper={"model_type": "mistral3", "tie_word_embeddings": False},
+        style="language_model first",
+        extra={"vision_tower.patch_conv.weight": (4, 4), "multi_modal_projector.linear_1.weight": (4, 4)},
+    ),
     "qwen2 rope linear": Tiny("qwen2", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
     "qwen3 rope llama3": Tiny("qwen3", {"rope_scaling": LLAMA3}),
     "qwen3 only rope_parameters": Tiny(
@@ -58,6 +73,10 @@ DENSE: dict[str, Tiny] = {
     ),
     "smollm3 layers listed": Tiny("smollm3", {"no_rope_layers": [0, 1, 1, 0]}),
     "smollm3 biases": Tiny("smollm3", {"attention_bias": True}),
+    "phi3 longrope": Tiny("phi3", LONG),
+    "phi3 longrope 4-bit turned partly": Tiny(
+        "phi3", {**LONG, "partial_rotary_factor": 0.75, "rope_scaling": {**LONG["rope_scaling"], **PARTLY}}, Q4
+    ),
     "phi3 turned partly": Tiny("phi3", {"partial_rotary_factor": 0.75}),
 }
 GEMMA3: dict[str, Tiny] = {

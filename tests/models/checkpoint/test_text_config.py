@@ -378,6 +378,9 @@ def test_a_value_of_another_kind_is_named(changes: dict[str, Any], key: str) -> 
         (config("qwen2", rope_scaling={"rope_type": "yarn", "factor": 4.0}), "rope_scaling.rope_type"),
         (config("qwen3", rope_parameters={"rope_type": "dynamic"}), "rope_parameters.rope_type"),
         (config("phi3", rope_scaling={"rope_type": "llama9"}), "rope_scaling.rope_type"),
+        (config("phi3", rope_scaling={"type": "longrope", "long_factor": [1.0] * 3}), "rope_scaling.long_factor"),
+        (config("phi3", rope_scaling={"type": "su", "long_factor": [1.0] * 8}), "original_max_position_embeddings"),
+        (config("gemma3_text", num_key_value_heads=2, final_logit_softcapping=30.0), "final_logit_softcapping"),
         (config("qwen3", partial_rotary_factor=0.5), "partial_rotary_factor"),
         (
             config("mistral", rope_parameters={"rope_theta": 1.0, "partial_rotary_factor": 0.5}),

@@ -1,7 +1,8 @@
-"""Writes what transformers computes of the tiny checkpoints, in float32: `python -m tests.models.parity.golden.make OUT`.
+"""Writes what transformers computes of the tiny checkpoints, in float32.
 
-It needs torch and transformers 5.24, which the tests do not: run it where both are, with MLX beside them, whenever the
-table of families changes. For each checkpoint it keeps the logits at the last positions of one prompt.
+`python -m tests.models.parity.golden.make OUT` needs torch and transformers 5.24, which the tests do not: run it where
+both are, with MLX beside them, whenever the table changes. For each checkpoint it keeps the logits at the last
+positions of one prompt.
 """
 
 import sys

@@ -15,7 +15,6 @@ from models.checkpoint.text_config import CONFIG_FILE, TextConfig, read_text_con
 from models.checkpoint.values import read_list, read_object, read_token_ids, read_word
 
 GENERATION_CONFIG_FILE = "generation_config.json"
-VISION_FILE = "optiq_vision.safetensors"
 # What a wrapper may state once for the text model within it.
 _SHARED_KEYS = (
     "tie_word_embeddings",
@@ -86,11 +85,6 @@ def parse_config(raw: Mapping[str, Any], file: str = CONFIG_FILE) -> ModelConfig
         eos_token_ids=read_token_ids(raw, "eos_token_id", file) or text.eos_token_ids,
         keys=_keys(raw, flat, text, file),
     )
-
-
-def has_vision(folder: Path) -> bool:
-    """Tell whether a folder keeps the vision part of its model in a file of its own."""
-    return (folder / VISION_FILE).is_file()
 
 
 def read_generation_config(folder: Path) -> tuple[dict[str, Any], bytes]:

@@ -72,16 +72,6 @@ def dialect_for(model_type: str) -> Dialect:
     return _DIALECTS.get(model_type, _PLAIN)
 
 
-def repeated(pattern: tuple[str, ...], num_layers: int) -> list[str]:
-    """Return a word for each layer, the pattern over and over."""
-    return [pattern[index % len(pattern)] for index in range(num_layers)]
-
-
-def pattern_of(num_sliding: int) -> tuple[str, ...]:
-    """Return so many sliding layers and one that sees everything."""
-    return (SLIDING,) * num_sliding + (FULL,)
-
-
 def _diffusion_gemma(_text: Mapping[str, Any]) -> Mapping[str, Any]:
     """DiffusionGemma's files state token ids and the canvas alone. Source: `TextConfig` of its mlx-vlm model."""
     num_layers = 30
@@ -103,7 +93,7 @@ def _diffusion_gemma(_text: Mapping[str, Any]) -> Mapping[str, Any]:
         "vocab_size": 262_144,
         "max_position_embeddings": 262_144,
         "sliding_window": 1024,
-        "layer_types": [*repeated(pattern_of(5), num_layers)[:-1], FULL],  # the last one sees everything in any case
+        "layer_types": [*_repeated(_pattern_of(5), num_layers)[:-1], FULL],  # the last one sees everything in any case
         "final_logit_softcapping": 30.0,
         "tie_word_embeddings": True,
         "bos_token_id": 2,
@@ -137,7 +127,7 @@ def _gemma3(text: Mapping[str, Any]) -> Mapping[str, Any]:
         "rope_theta": 1_000_000.0,
         "rope_local_base_freq": 10_000.0,
         "tie_word_embeddings": True,
-        **_layer_pattern(text, "sliding_window_pattern", 6),
+        **_layer_pattern({"num_hidden_layers": 26, **text}, "sliding_window_pattern", 6),
     }
 
 
@@ -160,7 +150,7 @@ def _gemma4(text: Mapping[str, Any]) -> Mapping[str, Any]:
         "vocab_size_per_layer_input": 262_144,
         "rope_parameters": _gemma_rope(),
         "tie_word_embeddings": True,
-        **_layer_pattern(text, "sliding_window_pattern", 6),
+        **_layer_pattern({"num_hidden_layers": 30, **text}, "sliding_window_pattern", 6),
     }
 
 
@@ -206,7 +196,17 @@ def _layer_pattern(text: Mapping[str, Any], key: str, default: int) -> Mapping[s
         or not (0 < period <= _MAX_LAYERS and num_layers <= _MAX_LAYERS)
     ):
         return {}
-    return {"layer_types": repeated(pattern_of(period - 1), num_layers)}
+    return {"layer_types": _repeated(_pattern_of(period - 1), num_layers)}
+
+
+def _repeated(pattern: tuple[str, ...], num_layers: int) -> list[str]:
+    """Return a word for each layer, the pattern over and over."""
+    return [pattern[index % len(pattern)] for index in range(num_layers)]
+
+
+def _pattern_of(num_sliding: int) -> tuple[str, ...]:
+    """Return so many sliding layers and one that sees everything."""
+    return (SLIDING,) * num_sliding + (FULL,)
 
 
 def _check_output_gate(text: Mapping[str, Any], file: str) -> None:

@@ -134,10 +134,6 @@ class Weights:
         """Return a tensor [width] in the compute dtype, to be kept; raises as `take`."""
         return self._keep(name, self.take(name, (width,)))
 
-    def has(self, name: str) -> bool:
-        """Tell whether the checkpoint holds a tensor of this canonical name."""
-        return name in self._checkpoint.tensors
-
     def ignore(self, module: str) -> None:
         """Accept that a checkpoint holds a module, and all within it, that the model does not read."""
         self._ignored.add(module)

@@ -8,18 +8,24 @@ import numpy as np
 import pytest
 
 from models.checkpoint.checkpoint import open_checkpoint
+from models.checkpoint.kv_scheme import KVScheme
 from models.recorded import RecordedModel
 from models.registry import LoadedModel, load
 from models.step import NumericPath, RowPlan, StepPlan
 from native import kernels
 from tests.models.families import FAMILIES
 from tests.models.stepping import assert_same_tokens, greedy, step_logits
-from tests.support.tiny_families import write_family
+from tests.support.tiny_families import Tiny, write_family
 
 PROMPT = [int(token) for token in np.random.default_rng(5).integers(0, 256, 90)]
 # Float32 sums in another order; logits here reach a few units.
 CLOSE = 5e-4
 WITH_FLOATS = [name for name in FAMILIES if "fp" in name]
+# TurboQuant packs heads of 64 and more.
+WIDE = {
+    "gemma3": Tiny("gemma3_text", {"head_dim": 64}),
+    "qwen3 untied": Tiny("qwen3", {"head_dim": 64}),
+}
 needs_kernels = pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
 
 
@@ -125,3 +131,15 @@ def test_a_forward_with_operations_of_mlx_is_not_recorded(tmp_path: Path, name: 
     assert isinstance(loaded.model, RecordedModel)
     in_chunks(loaded, PROMPT[:40], 11)
     assert not loaded.model.is_recorded
+
+
+@pytest.mark.parametrize("scheme", ["8", "turbo:k8v8"])
+@pytest.mark.parametrize("name", ["gemma4 edge", "gemma4 values from keys", "gemma3", "qwen3 untied"])
+def test_keys_and_values_may_be_packed(tmp_path: Path, name: str, scheme: str) -> None:
+    checkpoint = open_checkpoint(write_family(tmp_path / "tiny", WIDE.get(name, FAMILIES[name])))
+    plain, packed = (
+        load(checkpoint, NumericPath.FAST, lambda _: None, kv_scheme=kv_scheme)
+        for kv_scheme in (None, KVScheme.from_text(scheme))
+    )
+    found, expected = in_chunks(packed, PROMPT, 30), in_chunks(plain, PROMPT, 30)
+    assert 0 < mx.abs(found - expected).max().item() < 0.05 * mx.abs(expected).max().item()

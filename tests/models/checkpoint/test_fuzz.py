@@ -192,16 +192,19 @@ def index_check(folder: Path) -> Callable[[dict[str, Any]], None]:
     return check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SEEDS)
 def test_any_config_is_read_or_refused_by_key(number: int) -> None:
     run(number, mutations(CONFIGS, VALUES), check_config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SEEDS)
 def test_any_header_is_read_or_refused_by_file(tmp_path: Path, number: int) -> None:
     run(number, mutations([HEADER], VALUES).map(header_bytes), header_check(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SEEDS)
 def test_any_bytes_of_a_header_are_read_or_refused_by_file(tmp_path: Path, number: int) -> None:
     def change(changes: Patches) -> bytes:
@@ -210,6 +213,7 @@ def test_any_bytes_of_a_header_are_read_or_refused_by_file(tmp_path: Path, numbe
     run(number, patches(st.integers(0, 300)).map(change), header_check(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SEEDS)
 def test_any_index_is_read_or_refused_by_file_and_key(tmp_path: Path, number: int) -> None:
     run(number, mutations([INDEX], VALUES | NAMES), index_check(tmp_path))

@@ -253,6 +253,13 @@ def test_gemma3_brings_what_its_wrapper_leaves_out() -> None:
     assert text.windows.count(None) == 5
 
 
+@pytest.mark.parametrize(("model_type", "num_layers"), [("gemma3_text", 26), ("gemma4_text", 30)])
+def test_a_gemma_that_says_nothing_has_its_pattern_all_the_same(model_type: str, num_layers: int) -> None:
+    text = read_text_config({"model_type": model_type})
+    kinds = [FULL if layer % 6 == 5 else SLIDING for layer in range(num_layers)]
+    assert text.layer_types == tuple(kinds)
+
+
 def test_a_pattern_says_which_layers_see_everything() -> None:
     text = read("gemma3_text", num_hidden_layers=4, num_key_value_heads=2, sliding_window_pattern=2, sliding_window=8)
     assert text.windows == (8, None, 8, None)

@@ -20,7 +20,7 @@ SIZES: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "vocab_size": 100,
 }
-GEMMA4 = {"model_type": "gemma4_text", "num_key_value_heads": 2}
+GEMMA4: dict[str, Any] = {"model_type": "gemma4_text", "num_key_value_heads": 2}
 
 
 def config(model_type: str = "unheard_of", **keys: Any) -> dict[str, Any]:

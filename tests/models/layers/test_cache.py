@@ -343,7 +343,7 @@ def test_a_layer_that_is_not_read_again_keeps_nothing_for_others() -> None:
     step = cache.begin(plan((0, [1, 2], 0)))
     attend(step, [1, 2])
     with pytest.raises(PlanError, match="layer 0 has stored nothing that is read again"):
-        step.attend_again(0, *(vectors([1, 2], 0, seed) for seed in range(3)), None)
+        step.attend_again(0, vectors([1, 2], 0, 0), vectors([1, 2], 0, 1), vectors([1, 2], 0, 2), None)
 
 
 @pytest.mark.parametrize("kind", ["rows", "paged"])
@@ -353,4 +353,4 @@ def test_a_step_that_is_closed_cannot_be_read_again(kind: str) -> None:
     attend(step, [1, 2])
     cache.commit(0, 2)
     with pytest.raises(PlanError):
-        step.attend_again(0, *(vectors([1, 2], 0, seed) for seed in range(3)), None)
+        step.attend_again(0, vectors([1, 2], 0, 0), vectors([1, 2], 0, 1), vectors([1, 2], 0, 2), None)

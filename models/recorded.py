@@ -39,6 +39,11 @@ class RecordedModel:
         self._last_layer: Program | None = None
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether steps of a paged cache run as programs by now."""
+        return self._hidden is not None
+
+    @property
     def attention_layers(self) -> tuple[AttentionLayer, ...]:
         """See `TextModel.attention_layers`."""
         return self.graph.attention_layers

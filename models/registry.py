@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
 
+from models import gemma3, gemma4, llama, mistral, phi3, qwen2, qwen3, smollm3
 from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, LayerShape, PlainKV
+from models.checkpoint.text_config import TextConfig
 from models.checkpoint.tokenizer import Tokenizer
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Arithmetic
@@ -19,7 +20,6 @@ from models.layers.caches import Room, make_cache
 from models.layers.device import device_name
 from models.layers.mlx_arithmetic import MlxArithmetic, MlxCpuArithmetic
 from models.layers.native_arithmetic import NativeArithmetic
-from models.llama import Config, Llama
 from models.recorded import RecordedModel
 from models.step import NumericPath
 from models.text_model import TextModel
@@ -88,7 +88,7 @@ class LoadedModel:
 
     def make_cache(self, num_slots: int, num_tokens: int | None = None, num_part_tokens: int = 0) -> Cache:
         """Return an empty cache for `num_slots` sequences, with room for so many tokens of all, and of parts."""
-        room = Room(num_slots, num_tokens, num_part_tokens)
+        room = Room(num_slots, num_tokens, num_part_tokens, self.path is NumericPath.REFERENCE)
         return make_cache(self.model.attention_layers, self.arithmetic, self.dtype, self.kv_scheme, room)
 
 
@@ -144,14 +144,19 @@ def _build(checkpoint: Checkpoint, weights: Weights) -> TextModel:
     if builder is None:
         problem = f"the architecture {checkpoint.architecture} is not one of {', '.join(_BUILDERS)}"
         raise CheckpointRejected(problem, file="config.json", key="model_type")
-    return builder(checkpoint.config, weights)
+    return builder(checkpoint.text, weights)
 
 
-def _llama(config: Mapping[str, Any], weights: Weights) -> TextModel:
-    return Llama(Config.from_checkpoint(config), weights)
-
-
-_BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Weights], TextModel]] = {"llama": _llama}
+_BUILDERS: Mapping[str, Callable[[TextConfig, Weights], TextModel]] = {
+    "llama": llama.build,
+    "mistral": mistral.build,
+    "qwen2": qwen2.build,
+    "qwen3": qwen3.build,
+    "smollm3": smollm3.build,
+    "phi3": phi3.build,
+    "gemma3_text": gemma3.build,
+    "gemma4_text": gemma4.Gemma4,
+}
 
 
 def _arithmetic(path: NumericPath, device: str, *, cpu_kernels: bool) -> Arithmetic:

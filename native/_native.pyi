@@ -62,6 +62,18 @@ def rotate(x: mlx.core.array, cosines: mlx.core.array, sines: mlx.core.array, in
 def attention(queries: mlx.core.array, keys: mlx.core.array, values: mlx.core.array, scale: float, is_causal: bool) -> mlx.core.array:
     """Attend to keys and values."""
 
+def geglu(gate: mlx.core.array, up: mlx.core.array) -> mlx.core.array:
+    """Join the two halves of a layer that is gated by a gelu."""
+
+def multiply(x: mlx.core.array, factor: mlx.core.array) -> mlx.core.array:
+    """Multiply element by element."""
+
+def columns(x: mlx.core.array, begin: int, count: int) -> mlx.core.array:
+    """Take columns that lie next to one another."""
+
+def soft_bound(x: mlx.core.array, bound: float) -> mlx.core.array:
+    """Keep elements within a bound."""
+
 def kv_pool(num_blocks: int, num_layers: int, kv_heads: int, head_dim: int) -> mlx.core.array:
     """Make a pool of blocks for keys and values."""
 

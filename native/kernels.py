@@ -227,8 +227,8 @@ def rms_norm(x: mx.array, weight: mx.array, epsilon: float) -> mx.array:
     """Normalize rows by their root mean square: x / sqrt(mean(x * x) + epsilon) * weight.
 
     Args:
-        x: float32 [..., width], any layout.
-        weight: float32 [width], row-contiguous.
+        x: float32 [..., runs * width], any layout.
+        weight: float32 [width], row-contiguous; each run of so many elements is normalized by itself.
         epsilon: added to the mean.
 
     Returns:

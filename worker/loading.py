@@ -9,9 +9,9 @@ from pomona.v1 import common_pb2, generation_pb2, model_pb2
 
 from models import registry
 from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from models.checkpoint.config import CONFIG_FILE
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
+from models.checkpoint.text_config import CONFIG_FILE
 from models.checkpoint.tokenizer import TOKENIZER_FILE
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath, RowPlan, StepPlan

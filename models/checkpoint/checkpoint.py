@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.config import CONFIG_FILE, eos_ids, read_config, read_generation_config
+from models.checkpoint.config import eos_ids, read_config, read_generation_config
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, inside, missing_words, read_bytes
 from models.checkpoint.folder import read_folder_tensors, read_start
 from models.checkpoint.gguf import MAGIC, MetadataValue, read_gguf_header
 from models.checkpoint.gguf_llama import gguf_config, gguf_quantization, gguf_tensors
 from models.checkpoint.gguf_tokenizer import gguf_tokenizer
-from models.checkpoint.quantization import LayerQuantization, Quantization, parse_quantization
+from models.checkpoint.quantization import LayerQuantization, Quantization
 from models.checkpoint.revision import revision_of
 from models.checkpoint.template_source import gguf_template_source, read_template_source
 from models.checkpoint.tensors import TensorInfo
+from models.checkpoint.text_config import CONFIG_FILE, TextConfig, read_text_config
 from models.checkpoint.tokenizer import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer, read_tokenizer
 
 
@@ -38,7 +39,8 @@ class Checkpoint:
         format: `safetensors` or `gguf`.
         architecture: model_type, `llama`.
         config: keys of Hugging Face's config.json, checked, with defaults; `tie_word_embeddings`, `rope_theta` and
-            `rope_scaling` (None, or `rope_type` linear or llama3 with its numbers) are always there.
+            `rope_scaling` (None, or `rope_type` linear or llama3 with its numbers) are there for those that state them.
+        text: the same, typed.
         generation_config: generation_config.json as it stands; empty for GGUF.
         quantization: None where no layer is quantized.
         tensors: by canonical name.
@@ -50,6 +52,7 @@ class Checkpoint:
     name: str
     format: str
     config: Mapping[str, Any]
+    text: TextConfig
     generation_config: Mapping[str, Any]
     quantization: Quantization | None
     tensors: Mapping[str, TensorInfo]
@@ -60,8 +63,8 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str:
-        """The config's model_type."""
-        return self.config["model_type"]
+        """The text model's model_type."""
+        return self.text.model_type
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer; it is built at the first call and the same one is returned after.
@@ -88,10 +91,13 @@ class Checkpoint:
         Raises:
             CheckpointCorrupt: scales without a config for them, an override without scales, or biases that the mode
                 does not have or lacks.
+            CheckpointRejected: it is coded along a trellis.
         """
         scales = self.tensors.get(f"{module}.scales")
         stated = self.quantization
         layer = stated.for_layer(module) if stated else None
+        if layer is not None and layer.trellis is not None:
+            raise CheckpointRejected("is coded along a trellis, which is not run", file=self._file(module), key=module)
         if scales is None:
             if stated and stated.per_layer.get(module) is not None:
                 raise CheckpointCorrupt("is quantized but has no scales", file=self._file(module), key=module)
@@ -142,23 +148,24 @@ def _open(path: Path) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     config, config_bytes = read_config(folder)
-    quantization = parse_quantization(config, CONFIG_FILE)
     generation_config, generation_bytes = read_generation_config(folder)
     tensors, headers = read_folder_tensors(folder)
     template = read_template_source(folder)
     tokenizer_bytes = read_bytes(inside(folder, TOKENIZER_FILE, named_by=TOKENIZER_FILE), MAX_TOKENIZER_BYTES)
     parts = [config_bytes, generation_bytes, tokenizer_bytes, _optional(folder, TOKENIZER_CONFIG_FILE)]
+    is_tied = _is_tied(config.keys, tensors)
     parts += [(template or "").encode("utf-8", "surrogatepass"), *(header.digest for header in headers)]
     return Checkpoint(
         name=folder.name,
         format="safetensors",
-        config=_with_tie(config, tensors),
+        config={**config.keys, "tie_word_embeddings": is_tied},
+        text=replace(config.text, tie_word_embeddings=is_tied),
         generation_config=generation_config,
-        quantization=quantization,
+        quantization=config.quantization,
         tensors=tensors,
         chat_template=template,
         revision=revision_of(parts, sorted({tensor.file for tensor in tensors.values()})),
-        limits=Limits(config.get("max_position_embeddings")),
+        limits=Limits(config.text.max_position_embeddings),
         read_tokenizer=lambda: read_tokenizer(folder),
     )
 
@@ -171,6 +178,7 @@ def _open_gguf(path: Path) -> Checkpoint:
         name=path.name,
         format="gguf",
         config=config,
+        text=read_text_config(config, path.name),
         generation_config={},
         quantization=gguf_quantization(header, path.name),
         tensors=gguf_tensors(header, config, path),
@@ -194,10 +202,10 @@ class _GgufTokenizerReader:
         return tokenizer
 
 
-def _with_tie(config: dict[str, Any], tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
-    """Fill in whether the head is the embedding where the config leaves it to the architecture's default."""
-    tie = config.get("tie_word_embeddings")
-    return {**config, "tie_word_embeddings": "lm_head.weight" not in tensors if tie is None else tie}
+def _is_tied(keys: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> bool:
+    """Tell whether the head is the embedding; where the config does not say, the tensors do."""
+    tie = keys.get("tie_word_embeddings")
+    return "lm_head.weight" not in tensors if tie is None else tie
 
 
 def _optional(folder: Path, name: str) -> bytes:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from models.checkpoint.dialects import apply_dialect
-from models.checkpoint.errors import CheckpointRejected
+from models.checkpoint.architectures import check_architecture
+from models.checkpoint.dialects import FULL, RopeLayout, dialect_for
 from models.checkpoint.files import MAX_JSON_BYTES, inside, parse_object, read_bytes
+from models.checkpoint.quantization import Quantization, parse_quantization
+from models.checkpoint.text_config import CONFIG_FILE, TextConfig, read_text_config
+from models.checkpoint.values import read_list, read_object, read_token_ids, read_word
 
-CONFIG_FILE = "config.json"
 GENERATION_CONFIG_FILE = "generation_config.json"
 # What a wrapper may state once for the text model within it.
 _SHARED_KEYS = (
@@ -25,38 +28,63 @@ _SHARED_KEYS = (
 )
 
 
-def read_config(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Read config.json.
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A config.json, typed.
 
-    A nested `text_config` becomes the config; of its wrapper only what a wrapper may state for it is kept, and the
-    end-of-text ids of both are joined.
+    Attributes:
+        model_type: as the file says it: of the wrapper where there is one.
+        architectures: names of the classes that wrote it.
+        dtype: of the weights in training, in a word.
+        text: the text model.
+        quantization: None where no layer is quantized, or where a container states it by itself.
+        eos_token_ids: end a text; the wrapper's word goes before the text model's.
+        keys: the file's keys, flat, with what was read in place of what was left out: for those who pass a config on.
+    """
+
+    model_type: str
+    architectures: tuple[str, ...]
+    dtype: str
+    text: TextConfig
+    quantization: Quantization | None
+    eos_token_ids: tuple[int, ...]
+    keys: Mapping[str, Any]
+
+
+def read_config(folder: Path) -> tuple[ModelConfig, bytes]:
+    """Read config.json, and refuse what this build does not run.
 
     Returns:
-        The checked config with its architecture's defaults, and the file's bytes.
+        What it says, and the file's bytes.
 
     Raises:
         CheckpointMissing, CheckpointCorrupt, CheckpointRejected: naming the file and the key.
     """
     content = read_bytes(inside(folder, CONFIG_FILE, named_by=CONFIG_FILE), MAX_JSON_BYTES)
-    return normalized_config(parse_object(content, CONFIG_FILE)), content
+    raw = parse_object(content, CONFIG_FILE)
+    config = parse_config(raw)
+    check_architecture(config.text, _flat(raw), CONFIG_FILE)
+    return config, content
 
 
-def normalized_config(raw: Mapping[str, Any], file: str = CONFIG_FILE) -> dict[str, Any]:
-    """Return a raw config flattened, with its architecture's defaults, every value checked.
+def parse_config(raw: Mapping[str, Any], file: str = CONFIG_FILE) -> ModelConfig:
+    """Read a parsed config of any architecture.
 
     Raises:
         CheckpointRejected: naming the key.
     """
-    text: object = raw.get("text_config")
-    if text is not None and not isinstance(text, dict):
-        raise CheckpointRejected("is no object", file=file, key="text_config")
-    config = dict(raw)
-    if text is not None:
-        shared = {key: raw[key] for key in _SHARED_KEYS if key in raw}
-        config = {**shared, **cast("dict[str, Any]", text)}
-        config["eos_token_id"] = sorted(eos_ids(raw, file) | eos_ids(config, file))
-    eos_ids(config, file)
-    return apply_dialect(config, file)
+    text = read_text_config(raw, file)
+    flat = _flat(raw)
+    names = read_list(raw, "architectures", file) or []
+    return ModelConfig(
+        model_type=read_word(raw, "model_type", file, default=text.model_type),
+        architectures=tuple(name for name in names if isinstance(name, str)),
+        dtype=read_word(flat, "dtype" if flat.get("dtype") is not None else "torch_dtype", file, default="bfloat16"),
+        text=text,
+        quantization=parse_quantization(flat, file) if text.container is None else None,
+        eos_token_ids=read_token_ids(raw, "eos_token_id", file) or text.eos_token_ids,
+        keys=_keys(raw, flat, text, file),
+    )
 
 
 def read_generation_config(folder: Path) -> tuple[dict[str, Any], bytes]:
@@ -79,11 +107,35 @@ def eos_ids(config: Mapping[str, Any], file: str) -> frozenset[int]:
     Raises:
         CheckpointRejected: it is anything else.
     """
-    value: object = config.get("eos_token_id")
-    if value is None:
-        return frozenset()
-    ids = cast("list[object]", value) if isinstance(value, list) else [value]
-    found = frozenset(number for number in ids if type(number) is int and 0 <= number < 1 << 31)
-    if len(found) != len(set(map(repr, ids))):
-        raise CheckpointRejected("is neither a token id nor a list of them", file=file, key="eos_token_id")
-    return found
+    return frozenset(read_token_ids(config, "eos_token_id", file))
+
+
+def _flat(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the text model's keys, and of its wrapper's those that it may state for it."""
+    nested = read_object(raw, "text_config", CONFIG_FILE)
+    if nested is None:
+        return dict(raw)
+    shared = {key: raw[key] for key in _SHARED_KEYS if raw.get(key) is not None}
+    return {**shared, **{key: value for key, value in nested.items() if value is not None or key not in shared}}
+
+
+def _keys(raw: Mapping[str, Any], flat: Mapping[str, Any], text: TextConfig, file: str) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        **flat,
+        "model_type": text.model_type,
+        "hidden_size": text.hidden_size,
+        "num_hidden_layers": text.num_hidden_layers,
+        "intermediate_size": text.intermediate_size,
+        "num_attention_heads": text.num_attention_heads,
+        "num_key_value_heads": text.num_key_value_heads,
+        "head_dim": text.head_dim,
+        "vocab_size": text.vocab_size,
+        "rms_norm_eps": text.rms_norm_eps,
+    }
+    if raw.get("text_config") is not None:
+        # Whoever stops at either id stops at the end of a text.
+        keys["eos_token_id"] = sorted(eos_ids(raw, file) | eos_ids(flat, file))
+    if dialect_for(text.model_type).rope is RopeLayout.THETA and FULL in text.rope:
+        full = text.rope[FULL]
+        keys |= {"rope_theta": full.theta, "rope_scaling": full.as_scaling(), "rope_parameters": None}
+    return keys

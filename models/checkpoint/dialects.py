@@ -1,162 +1,240 @@
-"""What a config must say for each architecture that this build runs, and its defaults.
+"""How a config.json departs from the plain layout, by `model_type`.
 
-Facts on Llama's keys: Hugging Face's `LlamaConfig`; transformers 5 writes `rope_parameters` where 4 wrote
-`rope_theta` and `rope_scaling`. Here both become `rope_theta` and `rope_scaling`.
+A dialect says how the file is to be read, not whether this build runs the model (`models.checkpoint.architectures`
+does). Four ways to state rotary positions:
+
+* `MAP`: `rope_parameters` holds an object for each kind of attention; where it is absent nothing is stated.
+* `THETA`: the same, and where there is no such object `rope_theta` and `rope_scaling`, or the scalars of a flat
+  `rope_parameters` (transformers 5), speak for full attention.
+* `FLAT`: one `rope_parameters` without kinds, for full attention.
+* `LOCAL`: as `THETA`, and `rope_local_base_freq` speaks for sliding attention (Gemma 3).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 from models.checkpoint.errors import CheckpointRejected
 
 _MAX_LAYERS = 10_000
-_MAX_WIDTH = 1 << 24
-_DEFAULT_ROPE_THETA = 10_000.0
+FULL = "full_attention"
+SLIDING = "sliding_attention"
 
 
-def apply_dialect(config: dict[str, Any], file: str) -> dict[str, Any]:
-    """Return the config with its architecture's defaults filled in and every value checked.
+class RopeLayout(Enum):
+    """Where a config states its rotary positions; the module says what each means."""
 
-    Raises:
-        CheckpointRejected: an architecture, key or value that this build does not run, by name.
+    MAP = "map"
+    THETA = "theta"
+    FLAT = "flat"
+    LOCAL = "local"
+
+
+def _no_defaults(_text: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {}
+
+
+def _accept(_text: Mapping[str, Any], _file: str) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One way to read a config.
+
+    Attributes:
+        rope: where rotary positions stand.
+        defaults: what the architecture sets where the file is silent, made of the keys that it does set.
+        is_full_by_default: whether without `layer_types` every layer sees all tokens before it.
+        container: the converted container whose own reader states sizes and stop tokens; None for plain files.
+        check: refuses values that nobody has verified.
     """
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str):
-        raise CheckpointRejected("is missing", file=file, key="model_type")
-    if model_type not in _DIALECTS:
-        known = ", ".join(_DIALECTS)
-        raise CheckpointRejected(f"the architecture {model_type} is not one of {known}", file=file, key="model_type")
-    return _DIALECTS[model_type](config, file)
+
+    rope: RopeLayout = RopeLayout.MAP
+    defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _no_defaults
+    is_full_by_default: bool = False
+    container: str | None = None
+    check: Callable[[Mapping[str, Any], str], None] = _accept
 
 
-def read_int(config: Mapping[str, Any], key: str, file: str, *, default: int | None = None, maximum: int) -> int:
-    """Return a whole number from 1 to `maximum`; `default` where the key is absent or null.
-
-    Raises:
-        CheckpointRejected: it is missing without a default, or is anything else.
-    """
-    value = config.get(key)
-    value = default if value is None else value
-    if value is None:
-        raise CheckpointRejected("is missing", file=file, key=key)
-    if type(value) is not int or not 1 <= value <= maximum:
-        raise CheckpointRejected(f"is no whole number from 1 to {maximum}", file=file, key=key)
-    return value
+def plain_name(model_type: str) -> str:
+    """Return an architecture's name; the wrapper around a text model stands for the model within it."""
+    return _WRAPPERS.get(model_type, model_type)
 
 
-def read_float(config: Mapping[str, Any], key: str, file: str, *, default: float | None = None) -> float:
-    """Return a finite number over 0; `default` where the key is absent or null.
-
-    Raises:
-        CheckpointRejected: it is missing without a default, or is anything else.
-    """
-    value = config.get(key)
-    value = default if value is None else value
-    if value is None:
-        raise CheckpointRejected("is missing", file=file, key=key)
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise CheckpointRejected("is no finite number over 0", file=file, key=key)
-    return float(value)
+def dialect_for(model_type: str) -> Dialect:
+    """Return how to read the config of an architecture; one that is not listed is read in the plain way."""
+    if model_type.startswith("qwen3_5"):
+        return _QWEN3_5
+    return _DIALECTS.get(model_type, _PLAIN)
 
 
-def _llama(config: dict[str, Any], file: str) -> dict[str, Any]:
-    heads = read_int(config, "num_attention_heads", file, maximum=_MAX_WIDTH)
-    hidden = read_int(config, "hidden_size", file, maximum=_MAX_WIDTH)
-    checked: dict[str, Any] = {
-        "num_attention_heads": heads,
-        "hidden_size": hidden,
-        "num_hidden_layers": read_int(config, "num_hidden_layers", file, maximum=_MAX_LAYERS),
-        "intermediate_size": read_int(config, "intermediate_size", file, maximum=_MAX_WIDTH),
-        "vocab_size": read_int(config, "vocab_size", file, maximum=_MAX_WIDTH),
-        "num_key_value_heads": read_int(config, "num_key_value_heads", file, default=heads, maximum=heads),
-        "head_dim": read_int(config, "head_dim", file, default=max(1, hidden // heads), maximum=_MAX_WIDTH),
-        "rms_norm_eps": read_float(config, "rms_norm_eps", file),
+def _diffusion_gemma(_text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """DiffusionGemma's files state token ids and the canvas alone. Source: `TextConfig` of its mlx-vlm model."""
+    num_layers = 30
+    return {
+        "hidden_size": 2816,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "intermediate_size": 2112,
+        "moe_intermediate_size": 704,
+        "enable_moe_block": True,
+        "num_experts": 128,
+        "top_k_experts": 8,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "rms_norm_eps": 1e-6,
+        "vocab_size": 262_144,
+        "max_position_embeddings": 262_144,
+        "sliding_window": 1024,
+        "layer_types": [*_repeated(_pattern_of(5), num_layers)[:-1], FULL],  # the last one sees everything in any case
+        "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": True,
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+        "rope_parameters": _gemma_rope(),
     }
-    if config.get("max_position_embeddings") is not None:
-        checked["max_position_embeddings"] = read_int(config, "max_position_embeddings", file, maximum=1 << 31)
-    if heads % checked["num_key_value_heads"]:
-        raise CheckpointRejected("does not divide num_attention_heads", file=file, key="num_key_value_heads")
-    if checked["head_dim"] % 2:
-        raise CheckpointRejected("is odd, which rotary positions do not allow", file=file, key="head_dim")
-    _check_llama_options(config, checked["num_hidden_layers"], file)
-    return {**config, **checked, **_rope(config, file)}
 
 
-def read_windows(raw: Mapping[str, Any], num_layers: int, file: str) -> tuple[int | None, ...]:
-    """Read how many tokens a token of each layer sees, itself among them; None: all before it.
+def _gemma_rope() -> Mapping[str, Any]:
+    return {
+        SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+        FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+    }
 
-    Args:
-        raw: `layer_types` names a kind for each layer, `sliding_window` is the width of one of them.
-        num_layers: of the model.
-        file: base name of the file they come from, for errors.
 
-    Raises:
-        CheckpointRejected: a kind of layer that this build lacks, or a window without layers or the other way round.
+def _gemma3(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Source: `Gemma3TextConfig` of transformers 5."""
+    return {
+        "hidden_size": 2304,
+        "num_hidden_layers": 26,
+        "intermediate_size": 9216,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "tie_word_embeddings": True,
+        **_layer_pattern({"num_hidden_layers": 26, **text}, "sliding_window_pattern", 6),
+    }
+
+
+def _gemma4(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Source: `Gemma4TextConfig` of transformers 5."""
+    return {
+        "hidden_size": 2304,
+        "num_hidden_layers": 30,
+        "intermediate_size": 9216,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": 262_144,
+        "max_position_embeddings": 131_072,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 512,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262_144,
+        "rope_parameters": _gemma_rope(),
+        "tie_word_embeddings": True,
+        **_layer_pattern({"num_hidden_layers": 30, **text}, "sliding_window_pattern", 6),
+    }
+
+
+def _windowed(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where there is a window it is every layer's. Source: `MistralConfig` and `Phi3Config` of transformers 5."""
+    num_layers = text.get("num_hidden_layers")
+    if text.get("sliding_window") is None or type(num_layers) is not int or not 0 < num_layers <= _MAX_LAYERS:
+        return {}
+    return {"layer_types": [SLIDING] * num_layers}
+
+
+def _qwen(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A window counts where `use_sliding_window` says so, from layer `max_window_layers` on.
+
+    Source: `Qwen2Config`, `Qwen3Config` and `SmolLM3Config` of transformers 5.
     """
-    window = None
-    if raw.get("sliding_window") is not None:
-        window = read_int(raw, "sliding_window", file, maximum=_MAX_WIDTH)
-    kinds = raw.get("layer_types")
-    if kinds is None:
-        if window is not None:
-            raise CheckpointRejected("is set, and no layer_types say where", file=file, key="sliding_window")
-        return (None,) * num_layers
-    if not isinstance(kinds, list) or len(cast("list[Any]", kinds)) != num_layers:
-        raise CheckpointRejected("is not a list of one word for each layer", file=file, key="layer_types")
-    windows: list[int | None] = []
-    for kind in cast("list[Any]", kinds):
-        if kind not in {"full_attention", "sliding_attention"}:
-            problem = "has a layer that is neither full_attention nor sliding_attention"
-            raise CheckpointRejected(problem, file=file, key="layer_types")
-        if kind == "sliding_attention" and window is None:
-            raise CheckpointRejected("is missing, and layers see a window", file=file, key="sliding_window")
-        windows.append(window if kind == "sliding_attention" else None)
-    return tuple(windows)
+    num_layers, num_full = text.get("num_hidden_layers"), text.get("max_window_layers", 28)
+    is_used = text.get("use_sliding_window") is True and text.get("sliding_window") is not None
+    if not is_used or type(num_layers) is not int or type(num_full) is not int:
+        return {}
+    if not (0 < num_layers <= _MAX_LAYERS and num_full >= 0):
+        return {}
+    return {"layer_types": [SLIDING if index >= num_full else FULL for index in range(num_layers)]}
 
 
-def _check_llama_options(config: Mapping[str, Any], num_layers: int, file: str) -> None:
-    if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise CheckpointRejected("is not silu, the only one of this architecture", file=file, key="hidden_act")
-    read_windows(config, num_layers, file)
-    for key in ("attention_bias", "mlp_bias", "rope_traditional", "tie_word_embeddings"):
-        if not isinstance(config.get(key, False), bool):
-            raise CheckpointRejected("is neither true nor false", file=file, key=key)
+def _smollm3(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One layer in four has no positions. Source: `SmolLM3Config` of transformers 5."""
+    num_layers, period = text.get("num_hidden_layers"), text.get("no_rope_layer_interval")
+    period = 4 if period is None else period
+    found = dict(_qwen(text))
+    if type(num_layers) is int and 0 < num_layers <= _MAX_LAYERS and type(period) is int and period > 0:
+        found["no_rope_layers"] = [int((index + 1) % period != 0) for index in range(num_layers)]
+    return found
 
 
-def _rope(config: Mapping[str, Any], file: str) -> dict[str, Any]:
-    key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
-    block = config.get(key)
-    if block is not None and not isinstance(block, dict):
-        raise CheckpointRejected("is no object", file=file, key=key)
-    fields = cast("dict[str, Any]", block or {})
-    theta_source, theta_key = (fields, f"{key}.rope_theta") if "rope_theta" in fields else (config, "rope_theta")
-    theta = read_float({theta_key: theta_source.get("rope_theta")}, theta_key, file, default=_DEFAULT_ROPE_THETA)
-    for place, source in ((f"{key}.partial_rotary_factor", fields), ("partial_rotary_factor", config)):
-        if source.get("partial_rotary_factor", 1) not in (1, None):
-            raise CheckpointRejected("is not 1, the only one of this architecture", file=file, key=place)
-    return {"rope_theta": theta, "rope_scaling": _rope_scaling(fields, key, file), "rope_parameters": None}
+def _layer_pattern(text: Mapping[str, Any], key: str, default: int) -> Mapping[str, Any]:
+    """Make `layer_types` of the number of layers after which one sees everything, where both are whole numbers."""
+    period, num_layers = text.get(key), text.get("num_hidden_layers")
+    period = default if period is None else period
+    if (
+        type(period) is not int
+        or type(num_layers) is not int
+        or not (0 < period <= _MAX_LAYERS and num_layers <= _MAX_LAYERS)
+    ):
+        return {}
+    return {"layer_types": _repeated(_pattern_of(period - 1), num_layers)}
 
 
-def _rope_scaling(fields: Mapping[str, Any], key: str, file: str) -> dict[str, Any] | None:
-    kind = fields.get("rope_type", fields.get("type", "default"))
-    needed = {
-        "default": (),
-        "linear": ("factor",),
-        "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    }.get(kind if isinstance(kind, str) else "")
-    if needed is None:
-        known = "default, linear, llama3"
-        raise CheckpointRejected(f"the type {kind} is not one of {known}", file=file, key=f"{key}.rope_type")
-    numbers = {f"{key}.{name}": fields.get(name) for name in needed}
-    scaling: dict[str, Any] = {name: read_float(numbers, f"{key}.{name}", file) for name in needed}
-    if not needed:
-        return None
-    if kind == "llama3" and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
-        raise CheckpointRejected("is not over low_freq_factor", file=file, key=f"{key}.high_freq_factor")
-    return {"rope_type": kind, **scaling}
+def _repeated(pattern: tuple[str, ...], num_layers: int) -> list[str]:
+    """Return a word for each layer, the pattern over and over."""
+    return [pattern[index % len(pattern)] for index in range(num_layers)]
 
 
-_DIALECTS: Mapping[str, Callable[[dict[str, Any], str], dict[str, Any]]] = {"llama": _llama}
+def _pattern_of(num_sliding: int) -> tuple[str, ...]:
+    """Return so many sliding layers and one that sees everything."""
+    return (SLIDING,) * num_sliding + (FULL,)
+
+
+def _check_output_gate(text: Mapping[str, Any], file: str) -> None:
+    """Refuse a gate that may mean another function than the sigmoid that every implementation computes."""
+    gate = text.get("output_gate_type")
+    if gate not in (None, "swish"):
+        problem = f"is {gate!r}; only swish is verified to mean the sigmoid gate that is computed"
+        raise CheckpointRejected(problem, file=file, key="output_gate_type")
+
+
+_WRAPPERS: Mapping[str, str] = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_text",
+    "gemma4_unified_text": "gemma4_text",
+}
+_PLAIN = Dialect()
+_THETA = Dialect(RopeLayout.THETA, is_full_by_default=True)
+_QWEN3_5 = Dialect(RopeLayout.FLAT, check=_check_output_gate)
+_DIALECTS: Mapping[str, Dialect] = {
+    "diffusion_gemma": Dialect(RopeLayout.MAP, defaults=_diffusion_gemma),
+    "glm_moe_dsa": Dialect(RopeLayout.MAP, container="colibri"),
+    "llama": _THETA,
+    "qwen3": Dialect(RopeLayout.THETA, defaults=_qwen),
+    "mistral": Dialect(RopeLayout.THETA, defaults=_windowed, is_full_by_default=True),
+    "qwen2": Dialect(RopeLayout.THETA, defaults=_qwen, is_full_by_default=True),
+    "smollm3": Dialect(RopeLayout.THETA, defaults=_smollm3, is_full_by_default=True),
+    "phi3": Dialect(RopeLayout.THETA, defaults=_windowed, is_full_by_default=True),
+    "gemma3_text": Dialect(RopeLayout.LOCAL, defaults=_gemma3),
+    "gemma4_text": Dialect(RopeLayout.MAP, defaults=_gemma4),
+}

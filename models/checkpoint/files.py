@@ -80,8 +80,10 @@ def inside(folder: Path, name: str, *, named_by: str) -> Path:
         named_by: base name of the file that names it, for the error.
 
     Raises:
-        CheckpointRejected: `name` is no plain base name, or a link leads outside.
+        CheckpointRejected: `name` is no plain base name, no text, or a link leads outside.
     """
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise CheckpointRejected("names a file by what is no text", file=named_by, key=name)
     if not name or name in (".", "..") or any(character in name for character in "/\\\0"):
         raise CheckpointRejected("names a file outside the checkpoint's folder", file=named_by, key=name)
     path = folder / name

@@ -17,6 +17,7 @@ _SINGLE_FILES = ("model.safetensors", "weights.safetensors")
 _REFUSED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".npy", ".npz")
 # A table that old Llama checkpoints store though it follows from the config.
 _DERIVED = ".rotary_emb.inv_freq"
+_WEIGHT_MAP = "weight_map"
 # Those that hold code to run or that nothing here checks: pickle streams, zipped pickles, NumPy arrays.
 _REFUSED_STARTS = {b"\x80": "a pickle", b"PK\x03\x04": "a zipped pickle", b"\x93NUMPY": "a NumPy array"}
 
@@ -51,16 +52,16 @@ def read_folder_tensors(folder: Path) -> tuple[dict[str, TensorInfo], list[Safet
 
 def _read_index(folder: Path) -> dict[str, str]:
     content = read_bytes(inside(folder, INDEX_FILE, named_by=INDEX_FILE), MAX_JSON_BYTES)
-    weight_map: object = parse_object(content, INDEX_FILE).get("weight_map")
+    weight_map: object = parse_object(content, INDEX_FILE).get(_WEIGHT_MAP)
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointCorrupt("is not an object with entries", file=INDEX_FILE, key="weight_map")
+        raise CheckpointCorrupt("is not an object with entries", file=INDEX_FILE, key=_WEIGHT_MAP)
     files = cast("dict[str, Any]", weight_map)
     for name, file in files.items():
         if not isinstance(file, str):
-            raise CheckpointCorrupt("is not listed with a file's name", file=INDEX_FILE, key=name)
+            raise CheckpointCorrupt("is not listed with a file's name", file=INDEX_FILE, key=name or _WEIGHT_MAP)
     for file in set(files.values()):
         if not file.endswith(".safetensors"):
-            raise CheckpointRejected("names a file that is not safetensors", file=INDEX_FILE, key=file)
+            raise CheckpointRejected("names a file that is not safetensors", file=INDEX_FILE, key=file or _WEIGHT_MAP)
     return files
 
 

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.checkpoint.dialects import apply_dialect, read_float
+from models.checkpoint.architectures import check_architecture
+from models.checkpoint.config import parse_config
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
 from models.checkpoint.files import open_regular
 from models.checkpoint.gguf import GgufHeader, GgufTensor
 from models.checkpoint.quantization import LayerQuantization, Quantization
 from models.checkpoint.tensors import TensorInfo
+from models.checkpoint.values import read_float
 
 ARCHITECTURE = "llama"
 ROPE_FREQUENCIES = "rope_freqs.weight"
@@ -82,7 +84,9 @@ def gguf_config(header: GgufHeader, path: Path) -> dict[str, Any]:
     for name in ("bos", "eos"):
         config[f"{name}_token_id"] = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
     config["rope_scaling"] = _rope_scaling(header, path)
-    checked = apply_dialect(config, file)
+    parsed = parse_config(config, file)
+    check_architecture(parsed.text, config, file)
+    checked = dict(parsed.keys)
     _check_dimensions(header, checked, file)
     return checked
 

@@ -7,7 +7,16 @@ module names of quantization overrides in yet other ways (`layers.0.…`). All o
 from __future__ import annotations
 
 _WRAPPERS = frozenset({"model", "language_model"})
-_INNER = frozenset({"layers", "embed_tokens", "norm"})
+_INNER = frozenset(
+    {
+        "layers",
+        "embed_tokens",
+        "norm",
+        "embed_tokens_per_layer",
+        "per_layer_model_projection",
+        "per_layer_projection_norm",
+    }
+)
 
 
 def canonical_name(name: str) -> str:

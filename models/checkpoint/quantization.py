@@ -13,21 +13,50 @@ from typing import Any, cast
 
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.names import canonical_name
+from models.checkpoint.values import read_int, read_word
 
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUP_SIZES = (32, 64, 128)
 # Fixed by the formats: OCP Microscaling v1.0 (blocks of 32) and NVIDIA's NVFP4 (blocks of 16).
-_FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+TRELLIS_MODE = "trellis"
+_MAX_TRELLIS_NUMBER = 1 << 16
+_DEFAULT_TRELLIS_CODE = "1mad"
 _KEYS = ("quantization", "quantization_config")
 
 
 @dataclass(frozen=True, slots=True)
+class Trellis:
+    """How weights are coded along a trellis.
+
+    Attributes:
+        state_bits: bits L of a state.
+        code: word for what makes a weight of a state.
+        axis: 1: along the inputs, 0: along the outputs.
+
+    Source: Tseng et al. 2024, arXiv:2406.11235.
+    """
+
+    state_bits: int
+    code: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerQuantization:
-    """How one layer's weight is packed: bits a weight, weights a group, and MLX's mode word."""
+    """How one layer's weight is packed.
+
+    Attributes:
+        bits: bits a weight.
+        group_size: weights a group; of a trellis, weights a block.
+        mode: MLX's word.
+        trellis: of the mode `trellis`, else None.
+    """
 
     bits: int
     group_size: int
     mode: str = "affine"
+    trellis: Trellis | None = None
 
     @property
     def has_biases(self) -> bool:
@@ -59,18 +88,20 @@ class Quantization:
         """Return how the module of this canonical name is packed, or None where it is not quantized."""
         return self.per_layer.get(module, self.default)
 
-    def check_modules(self, modules: Iterable[str]) -> None:
+    def check_modules(self, modules: Iterable[str], ignored: Iterable[str] = ()) -> None:
         """Refuse overrides that concern no module of the model.
 
         Args:
             modules: canonical names of every module that can be quantized.
+            ignored: those of modules that are not read, nor what lies within them.
 
         Raises:
             CheckpointRejected: naming the key.
         """
         known = frozenset(modules)
+        unread = tuple(ignored)
         for module, key in self.keys.items():
-            if module not in known:
+            if module not in known and not any(f"{module}.".startswith(f"{name}.") for name in unread):
                 raise CheckpointRejected(
                     "is quantized on its own but is no layer of the model", file=self.file, key=key
                 )
@@ -107,7 +138,7 @@ def parse_quantization(config: Mapping[str, Any], file: str = "config.json") -> 
     for name, value in fields.items():
         if isinstance(value, dict) or value is False:
             module = canonical_name(name)
-            layer = None if value is False else _layer(cast("dict[str, Any]", value), default, f"{key}.{name}", file)
+            layer = None if value is False else _override(cast("dict[str, Any]", value), default, f"{key}.{name}", file)
             if module in per_layer and per_layer[module] != layer:
                 raise CheckpointRejected("contradicts another key for the same layer", file=file, key=f"{key}.{name}")
             per_layer[module], keys[module] = layer, f"{key}.{name}"
@@ -127,10 +158,32 @@ def _refuse_foreign(fields: Mapping[str, Any], key: str, file: str) -> None:
     )
 
 
+def _override(fields: Mapping[str, Any], default: LayerQuantization, key: str, file: str) -> LayerQuantization:
+    if fields.get("mode") != TRELLIS_MODE:
+        return _layer(fields, default, key, file)
+    block: object = fields.get("trellis")
+    if not isinstance(block, dict):
+        problem = 'the mode "trellis" needs a trellis {L, code, axis} block'
+        raise CheckpointRejected(problem, file=file, key=key)
+    numbers = {
+        f"{key}.bits": fields.get("bits", default.bits),
+        f"{key}.group_size": fields.get("group_size", default.group_size),
+        f"{key}.trellis.L": cast("dict[str, Any]", block).get("L"),
+        f"{key}.trellis.code": cast("dict[str, Any]", block).get("code"),
+    }
+    bits, group_size, state_bits = (
+        read_int(numbers, f"{key}.{name}", file, maximum=_MAX_TRELLIS_NUMBER)
+        for name in ("bits", "group_size", "trellis.L")
+    )
+    code = read_word(numbers, f"{key}.trellis.code", file, default=_DEFAULT_TRELLIS_CODE)
+    axis = 0 if cast("dict[str, Any]", block).get("axis") == 0 else 1
+    return LayerQuantization(bits, group_size, TRELLIS_MODE, Trellis(state_bits, code, axis))
+
+
 def _layer(fields: Mapping[str, Any], default: LayerQuantization | None, key: str, file: str) -> LayerQuantization:
     mode = fields.get("mode", default.mode if default else "affine")
-    if isinstance(mode, str) and mode in _FLOAT_MODES:
-        bits, group_size = _FLOAT_MODES[mode]
+    if isinstance(mode, str) and mode in FLOAT_MODES:
+        bits, group_size = FLOAT_MODES[mode]
         allowed = {"bits": (bits,), "group_size": (group_size,)}
         inherited = {"bits": bits, "group_size": group_size}
     elif mode == "affine":

@@ -17,10 +17,11 @@ from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
 from models.checkpoint.gguf_blocks import read_gguf_array
 from models.checkpoint.gguf_llama import unpermuted_rows
-from models.checkpoint.quantization import AFFINE_BITS, AFFINE_GROUP_SIZES, LayerQuantization
+from models.checkpoint.quantization import AFFINE_BITS, AFFINE_GROUP_SIZES, FLOAT_MODES, LayerQuantization
 from models.checkpoint.tensors import TensorInfo
 from models.layers.arithmetic import Arithmetic
-from models.layers.embedding import Embedding, QuantizedEmbedding
+from models.layers.embedding import Embedding, QuantizedEmbedding, TokenEmbedding
+from models.layers.float_quantized import FloatEmbedding, FloatLinear, FloatMatrix
 from models.layers.linear import Linear, LinearLayer, QuantizedLinear
 from models.layers.mlx_arithmetic import MlxArithmetic
 from models.layers.norms import RMSNorm
@@ -28,7 +29,7 @@ from models.layers.quantized import QuantizedMatrix
 
 _BATCH_BYTES = 16 << 20
 _WORD_BITS = 32
-_KEPT_DTYPES = (mx.float32, mx.bfloat16, mx.float16)
+_FLOATING = frozenset({"F32", "BF16", "F16"})
 
 ReportBytes = Callable[[int, int], None]
 
@@ -65,6 +66,7 @@ class Weights:
         self._taken: dict[str, mx.array] = {}
         self._kept: dict[str, mx.array] = {}
         self._modules: set[str] = set()
+        self._ignored: set[str] = set()
         self._unused = set(checkpoint.tensors)
 
     @property
@@ -73,7 +75,7 @@ class Weights:
         return sum(array.nbytes for array in self._kept.values())
 
     def take(self, name: str, shape: tuple[int, ...]) -> mx.array:
-        """Return a tensor: a floating one in the compute dtype, another as stored; not evaluated.
+        """Return a tensor of floats in the compute dtype; not evaluated.
 
         Args:
             name: canonical name.
@@ -81,7 +83,9 @@ class Weights:
 
         Raises:
             CheckpointCorrupt: it is missing, has another shape, or cannot be read.
+            CheckpointRejected: it is of codes or of floats that are not computed with.
         """
+        self._check_floating(name)
         return self._take(name, shape, self.compute_dtype)
 
     def linear(self, module: str, outputs: int, inputs: int, *, bias: bool = False) -> LinearLayer:
@@ -100,23 +104,39 @@ class Weights:
         added = self._keep(f"{module}.bias", self.take(f"{module}.bias", (outputs,))) if bias else None
         if isinstance(matrix, mx.array):
             return Linear(self._keep(f"{module}.weight", matrix), added, self.arithmetic)
+        if isinstance(matrix, FloatMatrix):
+            return FloatLinear(self._keep_floats(module, matrix), added, self.arithmetic)
         return QuantizedLinear(self._keep_matrix(module, matrix), added, self.arithmetic)
 
-    def embedding(self, module: str, num_tokens: int, width: int) -> Embedding | QuantizedEmbedding:
+    def embedding(self, module: str, num_tokens: int, width: int) -> TokenEmbedding:
         """Return an embedding [V, E], packed where the checkpoint has it packed; raises as `linear`."""
         matrix = self._matrix(module, num_tokens, width)
         if isinstance(matrix, mx.array):
             return Embedding(self._keep(f"{module}.weight", matrix), self.arithmetic)
+        if isinstance(matrix, FloatMatrix):
+            return FloatEmbedding(self._keep_floats(module, matrix), self.compute_dtype)
         return QuantizedEmbedding(self._keep_matrix(module, matrix), self.arithmetic)
 
-    def norm(self, module: str, width: int, eps: float) -> RMSNorm:
-        """Return a normalization of `width`; raises as `take`."""
+    def norm(self, module: str, width: int, eps: float, *, is_stored_less_one: bool = False) -> RMSNorm:
+        """Return a normalization of runs of `width`; raises as `take`.
+
+        Args:
+            module: canonical name.
+            width: of a run.
+            eps: added to the mean square.
+            is_stored_less_one: whether the weight is 1 more than what is stored.
+        """
         name = f"{module}.weight"
-        return RMSNorm(self._keep(name, self.take(name, (width,))), eps, self.arithmetic)
+        weight = self.take(name, (width,))
+        return RMSNorm(self._keep(name, 1 + weight if is_stored_less_one else weight), eps, self.arithmetic)
+
+    def vector(self, name: str, width: int) -> mx.array:
+        """Return a tensor [width] in the compute dtype, to be kept; raises as `take`."""
+        return self._keep(name, self.take(name, (width,)))
 
     def ignore(self, module: str) -> None:
-        """Accept that a checkpoint holds a module that the model does not read."""
-        self._modules.add(module)
+        """Accept that a checkpoint holds a module, and all within it, that the model does not read."""
+        self._ignored.add(module)
         self._unused = {name for name in self._unused if not name.startswith(f"{module}.")}
 
     def audit(self) -> None:
@@ -130,7 +150,7 @@ class Weights:
             others = f", nor are {len(self._unused) - 1} others" if len(self._unused) > 1 else ""
             raise CheckpointRejected(f"is no part of this model{others}", file=info.file.name, key=info.stored_name)
         if self._checkpoint.quantization is not None:
-            self._checkpoint.quantization.check_modules(self._modules)
+            self._checkpoint.quantization.check_modules(self._modules, self._ignored)
 
     def materialize(self, report: ReportBytes) -> None:
         """Read everything that the layers keep, and let go of the files.
@@ -169,22 +189,39 @@ class Weights:
         batch.clear()
         return num_bytes
 
-    def _matrix(self, module: str, rows: int, columns: int) -> mx.array | QuantizedMatrix:
+    def _matrix(self, module: str, rows: int, columns: int) -> mx.array | QuantizedMatrix | FloatMatrix:
         self._modules.add(module)
         stated = self._checkpoint.layer_quantization(module)
         if stated is None:
             return self._dense(f"{module}.weight", (rows, columns))
+        if stated.mode in FLOAT_MODES:
+            return self._floats(module, rows, columns, stated)
         packing = self._packing(module, columns, stated)
-        codes = self.take(f"{module}.weight", (rows, columns * packing.bits // _WORD_BITS))
+        codes = self._take(f"{module}.weight", (rows, columns * packing.bits // _WORD_BITS), None)
         scales, biases = self._groups(module, (rows, columns // packing.group_size))
         return QuantizedMatrix(codes, scales, biases, packing.group_size, packing.bits)
+
+    def _floats(self, module: str, rows: int, columns: int, stated: LayerQuantization) -> FloatMatrix:
+        codes = self._take(f"{module}.weight", (rows, columns * stated.bits // _WORD_BITS), None)
+        scales = self._take(f"{module}.scales", (rows, columns // stated.group_size), None)
+        if codes.dtype != mx.uint32 or scales.dtype != mx.uint8:
+            info = self._info(f"{module}.weight")
+            raise CheckpointCorrupt(f"is not packed as {stated}", file=info.file.name, key=info.stored_name)
+        return FloatMatrix(codes, scales, stated.group_size, stated.bits, stated.mode)
 
     def _dense(self, name: str, shape: tuple[int, int]) -> mx.array:
         """Return a weight as stored where the arithmetic reads it so, else in the compute dtype."""
         if not self.arithmetic.keeps_weights:
             return self.take(name, shape)
-        stored = self._take(name, shape, None)
-        return stored if stored.dtype in _KEPT_DTYPES else stored.astype(self.compute_dtype)
+        self._check_floating(name)
+        return self._take(name, shape, None)
+
+    def _check_floating(self, name: str) -> None:
+        """Refuse codes whose scheme nobody states, whose numbers are not the weights, and doubles."""
+        info = self._info(name)
+        if info.dtype not in _FLOATING:
+            problem = f"is of {info.dtype}, and no scheme says how that is read"
+            raise CheckpointRejected(problem, file=info.file.name, key=info.stored_name)
 
     def _groups(self, module: str, shape: tuple[int, int]) -> tuple[mx.array, mx.array]:
         """Return scales and biases in one dtype."""
@@ -247,6 +284,11 @@ class Weights:
         self._keep(f"{module}.weight", matrix.codes)
         self._keep(f"{module}.scales", matrix.scales)
         self._keep(f"{module}.biases", matrix.biases)
+        return matrix
+
+    def _keep_floats(self, module: str, matrix: FloatMatrix) -> FloatMatrix:
+        self._keep(f"{module}.weight", matrix.codes)
+        self._keep(f"{module}.scales", matrix.scales)
         return matrix
 
     def _keep(self, name: str, array: mx.array) -> mx.array:

@@ -99,12 +99,28 @@ class Arithmetic(Protocol):
         """Return silu(gate) * up. Source: Shazeer 2020, arXiv:2002.05202 (SwiGLU)."""
         ...
 
+    def gelu_gate(self, gate: mx.array, up: mx.array) -> mx.array:
+        """Return gelu(gate) * up, the gelu made of a tanh. Source: Shazeer 2020, arXiv:2002.05202 (GEGLU)."""
+        ...
+
+    def multiply(self, x: mx.array, factor: mx.array) -> mx.array:
+        """Return the product of `x` [..., W] and an array of its shape, [W] or [1]."""
+        ...
+
+    def columns(self, x: mx.array, begin: int, end: int) -> mx.array:
+        """Return the columns of `x` [..., W] from `begin` to before `end`."""
+        ...
+
+    def soft_bound(self, x: mx.array, bound: float) -> mx.array:
+        """Return bound * tanh(x / bound)."""
+        ...
+
     def add(self, x: mx.array, addend: mx.array) -> mx.array:
         """Return the sum of `x` [..., W] and an array of its shape, or [W]."""
         ...
 
     def rms_norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
-        """Scale the last axis to root mean square 1, then by `weight`. Source: Zhang and Sennrich 2019."""
+        """Scale each run of W elements to root mean square 1, then by `weight` [W]. Source: Zhang and Sennrich 2019."""
         ...
 
     def rotary(self, head_dim: int, config: RopeConfig) -> Rotary:

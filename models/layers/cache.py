@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -35,6 +35,7 @@ class AttentionLayer:
         head_dim: width D of a head.
         scale: multiplies the scores.
         window: a token sees itself and so many tokens less one before it; None: all before it.
+        is_read_again: whether later layers look at its keys and values too.
     """
 
     num_heads: int
@@ -42,6 +43,8 @@ class AttentionLayer:
     head_dim: int
     scale: float
     window: int | None = None
+    # How a layer is kept does not hang on it.
+    is_read_again: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,26 @@ class Step:
 
         Raises:
             PlanError: the step is no longer open.
+        """
+
+    @abstractmethod
+    def attend_again(
+        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None, /
+    ) -> mx.array:
+        """Let the queries of a later layer look at the keys and values that a layer has stored in this step.
+
+        Args:
+            layer_index: which layer has stored them; it is one that is read again.
+            queries: [1, N, H * D], without positions.
+            keys: what that layer gave to `attend`.
+            values: the same.
+            rotation: applies positions to queries; None: there are none.
+
+        Returns:
+            [1, N, H * D].
+
+        Raises:
+            PlanError: the step is no longer open, or the layer has stored nothing in it that is read again.
         """
 
     @abstractmethod

@@ -20,17 +20,19 @@ DEFAULT_SLOT_TOKENS = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """For how much a cache has room.
+    """For how much a cache has room, and in which order.
 
     Attributes:
         num_slots: sequences.
         num_tokens: of all sequences together; None: as many as come.
         num_part_tokens: of all parts together, where they share memory with sequences.
+        windows_turn: whether windows keep mlx-lm's order of tokens, where they are not paged.
     """
 
     num_slots: int
     num_tokens: int | None = None
     num_part_tokens: int = 0
+    windows_turn: bool = False
 
 
 def make_cache(
@@ -55,5 +57,5 @@ def make_cache(
     num_tokens = room.num_slots * DEFAULT_SLOT_TOKENS if room.num_tokens is None else room.num_tokens
     if arithmetic.is_paged and scheme.is_plain:
         return PagedCache(layers, room.num_slots, num_tokens, room.num_part_tokens)
-    maker = store_maker(scheme, layers, dtype)
+    maker = store_maker(scheme, layers, dtype, windows_turn=room.windows_turn)
     return RowCache(layers, room.num_slots, num_tokens, arithmetic, maker, f"{scheme.word} {dtype}")

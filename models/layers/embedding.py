@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import mlx.core as mx
 
 from models.layers.arithmetic import Arithmetic
 from models.layers.quantized import QuantizedMatrix
+
+
+class TokenEmbedding(Protocol):
+    """What a model calls: token ids [B, T] to vectors [B, T, E]."""
+
+    def __call__(self, tokens: mx.array, /) -> mx.array:
+        """Turn token ids into vectors."""
+        ...
 
 
 class Embedding:
@@ -30,3 +40,16 @@ class QuantizedEmbedding:
     def __call__(self, tokens: mx.array) -> mx.array:
         """Turn token ids [B, T] into vectors [B, T, E]."""
         return self._arithmetic.take(self._weight, tokens)
+
+
+class ScaledEmbedding:
+    """An embedding whose vectors are multiplied by a number."""
+
+    def __init__(self, embedding: TokenEmbedding, scale: mx.array, arithmetic: Arithmetic) -> None:
+        self._embedding = embedding
+        self._scale = scale
+        self._arithmetic = arithmetic
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """Turn token ids [B, T] into vectors [B, T, E]."""
+        return self._arithmetic.multiply(self._embedding(tokens), self._scale)

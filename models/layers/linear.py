@@ -7,13 +7,17 @@ None stands for a layer that no adapter changes: the head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from itertools import accumulate
+from typing import Literal, Protocol
 
 import mlx.core as mx
 
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import Step
 from models.layers.quantized import QuantizedMatrix
+
+# `gelu` is the one that is made of a tanh.
+Activation = Literal["silu", "gelu"]
 
 
 class LinearLayer(Protocol):
@@ -92,13 +96,32 @@ class LinearGroup:
         return [layer.finish(product, step) for layer, product in zip(self._packed, products, strict=True)]
 
 
-class GatedLinear:
-    """silu(gate(x)) * up(x) of two linear layers, in one operation where both are packed or dense and add no bias."""
+class SplitLinear:
+    """A linear layer whose outputs are those of several, one behind the other."""
 
-    def __init__(self, gate: LinearLayer, up: LinearLayer, arithmetic: Arithmetic) -> None:
+    def __init__(self, layer: LinearLayer, widths: Sequence[int], arithmetic: Arithmetic) -> None:
+        self._layer = layer
+        self._columns = arithmetic.columns
+        ends = list(accumulate(widths))
+        self._ranges = list(zip([0, *ends[:-1]], ends, strict=True))
+
+    def __call__(self, x: mx.array, step: Step | None) -> list[mx.array]:
+        """Apply the layer to every position of `x`; an array for each width."""
+        together = self._layer(x, step)
+        return [self._columns(together, begin, end) for begin, end in self._ranges]
+
+
+class GatedLinear:
+    """act(gate(x)) * up(x) of two linear layers; for silu one operation where both are packed or dense without bias."""
+
+    def __init__(
+        self, gate: LinearLayer, up: LinearLayer, arithmetic: Arithmetic, activation: Activation = "silu"
+    ) -> None:
         self._both = LinearGroup((gate, up), arithmetic)
-        self._gate = arithmetic.gate
+        self._gate = arithmetic.gate if activation == "silu" else arithmetic.gelu_gate
         self._product = None
+        if activation != "silu":
+            return
         if isinstance(gate, QuantizedLinear) and isinstance(up, QuantizedLinear) and gate.bias is up.bias is None:
             self._product = arithmetic.gated_product(gate.weight, up.weight)
         elif isinstance(gate, Linear) and isinstance(up, Linear) and gate.bias is up.bias is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
@@ -27,8 +28,10 @@ class MlxArithmetic:
     is_paged = False
 
     def __init__(self) -> None:
-        # One kernel, as in mlx-lm: it rounds otherwise than separate operations.
+        # One kernel each, as in mlx-lm: it rounds otherwise than separate operations.
         self._compiled_gate = mx.compile(_sigmoid_gate, shapeless=True)
+        self._compiled_gelu_gate = mx.compile(_gelu_gate, shapeless=True)
+        self._compiled_soft_bound = mx.compile(_soft_bound, shapeless=True)
 
     def product(self, matrix: QuantizedMatrix) -> Product:
         """Return what multiplies with the transposed matrix."""
@@ -91,13 +94,33 @@ class MlxArithmetic:
         """Return silu(gate) * up."""
         return self._compiled_gate(gate, up)
 
+    def gelu_gate(self, gate: mx.array, up: mx.array) -> mx.array:
+        """Return gelu(gate) * up."""
+        return self._compiled_gelu_gate(gate, up)
+
+    def multiply(self, x: mx.array, factor: mx.array) -> mx.array:
+        """Return the product."""
+        return x * factor
+
+    def columns(self, x: mx.array, begin: int, end: int) -> mx.array:
+        """Return the columns of `x` from `begin` to before `end`."""
+        return x[..., begin:end]
+
+    def soft_bound(self, x: mx.array, bound: float) -> mx.array:
+        """Return bound * tanh(x / bound)."""
+        return self._compiled_soft_bound(bound, x)
+
     def add(self, x: mx.array, addend: mx.array) -> mx.array:
         """Return the sum."""
         return x + addend
 
     def rms_norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
-        """Scale the last axis to root mean square 1, then by `weight`."""
-        return mx.fast.rms_norm(x, weight, eps)
+        """Scale each run of the last axis to root mean square 1, then by `weight`."""
+        width = weight.shape[0]
+        if x.shape[-1] == width:
+            return mx.fast.rms_norm(x, weight, eps)
+        runs = mx.unflatten(x, -1, (-1, width))  # [..., runs * width] -> [..., runs, width]
+        return mx.flatten(mx.fast.rms_norm(runs, weight, eps), -2)
 
     def rotary(self, head_dim: int, config: RopeConfig) -> MlxRotary:
         """Return the rotary positions of heads of width `head_dim`."""
@@ -134,6 +157,14 @@ class MlxCpuArithmetic(MlxArithmetic):
         # and the quotient the zero that silu tends to.
         return gate * up / (1 + mx.exp(-gate))
 
+    def gelu_gate(self, gate: mx.array, up: mx.array) -> mx.array:
+        """Return gelu(gate) * up."""
+        return _gelu_gate(gate, up)
+
+    def soft_bound(self, x: mx.array, bound: float) -> mx.array:
+        """Return bound * tanh(x / bound)."""
+        return _soft_bound(bound, x)
+
     def attend(
         self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, window: int | None = None
     ) -> mx.array:
@@ -147,19 +178,28 @@ class MlxRotary:
     """Rotary positions by MLX's operation."""
 
     def __init__(self, head_dim: int, config: RopeConfig) -> None:
-        is_stretched = config.kind == "llama3"
+        is_stretched = config.has_frequencies
         self._rope = partial(
             mx.fast.rope,
-            dims=head_dim,
+            dims=config.width(head_dim),
             traditional=config.traditional,
             base=None if is_stretched else config.theta,
             scale=config.position_scale,
             freqs=frequencies(head_dim, config) if is_stretched else None,
         )
 
+        self._magnitude = config.magnitude
+        self._width = config.width(head_dim)
+
     def at(self, step: Step) -> MlxRotation:
         """Return what rotates the tokens of a step."""
-        return MlxRotation(self._rope, step)
+        return MlxRotation(self._turn, step)
+
+    def _turn(self, x: mx.array, offset: int | mx.array) -> mx.array:
+        if self._magnitude != 1:
+            front, back = x[..., : self._width] * self._magnitude, x[..., self._width :]
+            x = mx.concatenate([front, back], axis=-1)
+        return self._rope(x, offset=offset)
 
 
 class MlxRotation:
@@ -180,3 +220,12 @@ class MlxRotation:
 
 def _sigmoid_gate(gate: mx.array, up: mx.array) -> mx.array:
     return gate * mx.sigmoid(gate) * up
+
+
+def _gelu_gate(gate: mx.array, up: mx.array) -> mx.array:
+    """Hendrycks and Gimpel 2016, arXiv:1606.08415: the approximation by a tanh."""
+    return 0.5 * gate * (1 + mx.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) * up
+
+
+def _soft_bound(bound: float, x: mx.array) -> mx.array:
+    return mx.tanh(x / bound) * bound

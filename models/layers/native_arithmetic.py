@@ -18,7 +18,7 @@ from models.layers.attention import join_heads
 from models.layers.cache import Step
 from models.layers.quantized import QuantizedMatrix
 from models.layers.rope import Angles, RopeConfig, frequencies
-from native import dense, kernels
+from native import blend, dense, kernels
 
 
 class NativeArithmetic:
@@ -105,12 +105,28 @@ class NativeArithmetic:
         """Return silu(gate) * up."""
         return kernels.swiglu(gate, up)
 
+    def gelu_gate(self, gate: mx.array, up: mx.array) -> mx.array:
+        """Return gelu(gate) * up."""
+        return blend.geglu(gate, up)
+
+    def multiply(self, x: mx.array, factor: mx.array) -> mx.array:
+        """Return the product."""
+        return blend.multiply(x, factor)
+
+    def columns(self, x: mx.array, begin: int, end: int) -> mx.array:
+        """Return the columns of `x` from `begin` to before `end`."""
+        return blend.columns(x, begin, end - begin)
+
+    def soft_bound(self, x: mx.array, bound: float) -> mx.array:
+        """Return bound * tanh(x / bound)."""
+        return blend.soft_bound(x, bound)
+
     def add(self, x: mx.array, addend: mx.array) -> mx.array:
         """Return the sum."""
         return kernels.add(x, addend)
 
     def rms_norm(self, x: mx.array, weight: mx.array, eps: float) -> mx.array:
-        """Scale the last axis to root mean square 1, then by `weight`."""
+        """Scale each run of the last axis to root mean square 1, then by `weight`."""
         return kernels.rms_norm(x, weight, eps)
 
     def rotary(self, head_dim: int, config: RopeConfig) -> NativeRotary:
@@ -133,15 +149,19 @@ class NativeRotary:
     def __init__(self, head_dim: int, config: RopeConfig) -> None:
         self._turns = (
             mx.reciprocal(frequencies(head_dim, config))
-            if config.kind == "llama3"
-            else _angles_of_a_token(head_dim, config.theta)
+            if config.has_frequencies
+            else _angles_of_a_token(config.width(head_dim), config.theta)
         )
         self._position_scale = config.position_scale
+        self._magnitude = None if config.magnitude == 1 else mx.array([config.magnitude], dtype=mx.float32)
         self._is_interleaved = config.traditional
 
     def at(self, step: Step) -> Angles:
         """Return the angles of a step's tokens."""
         cosines, sines = kernels.angles(step.positions, self._turns, self._position_scale)  # [N] -> [N, D / 2]
+        if self._magnitude is not None:
+            # What is turned grows with them.
+            cosines, sines = (blend.multiply(x, self._magnitude) for x in (cosines, sines))
         return Angles(cosines, sines, self._is_interleaved)
 
 

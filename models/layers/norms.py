@@ -11,7 +11,7 @@ from models.layers.arithmetic import Arithmetic
 
 
 class RMSNorm:
-    """Scales each position to root mean square 1, then by `weight` [E]."""
+    """Scales each run of E elements to root mean square 1, then by `weight` [E]: a position, or each of its heads."""
 
     def __init__(self, weight: mx.array, eps: float, arithmetic: Arithmetic) -> None:
         self._weight = weight
@@ -19,5 +19,5 @@ class RMSNorm:
         self._arithmetic = arithmetic
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Normalize the last axis of `x`."""
+        """Normalize the runs of the last axis of `x`."""
         return self._arithmetic.rms_norm(x, self._weight, self._eps)

@@ -78,6 +78,12 @@ class PagedStep(Step):
         self._mixed = [mixed]
         return mixed
 
+    def attend_again(
+        self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None, /
+    ) -> mx.array:
+        """See `Step.attend_again`: the same keys and values are stored in the same places once more."""
+        return self.attend(layer_index, queries, keys, values, rotation)
+
     def state(self) -> list[mx.array]:
         """See `Step.state`. Keys and values are written with what the layer gives, and the last layer needs all."""
         return self._mixed

@@ -1,24 +1,29 @@
 """Rotary positions, and the ways in which they are stretched beyond the length of training.
 
 Source: Su et al. 2021, arXiv:2104.09864; linear: Chen et al. 2023, arXiv:2306.15595; llama3: the rule that came with
-Llama 3.1. Halves are rotated against each other (i with i + D/2), as Hugging Face stores the weights.
+Llama 3.1; proportional: Gemma 4; longrope: Ding
+et al. 2024, arXiv:2402.13753. Halves are rotated against each other (i with i + D/2), as Hugging Face stores the
+weights.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import mlx.core as mx
 
-from models.checkpoint.dialects import read_float
-from models.checkpoint.errors import CheckpointRejected
+from models.checkpoint.rope_parameters import LONG_KINDS, RopeParameters
 from models.layers.cache import Span
 from native import kernels
 
-_KINDS = ("default", "linear", "llama3")
+# Of the kind llama3, where a config says nothing.
+_LOW_FREQ_FACTOR = 1.0
+_HIGH_FREQ_FACTOR = 4.0
+_ORIGINAL_CONTEXT_TOKENS = 8192.0
+
+Kind = Literal["default", "linear", "llama3", "proportional", "longrope"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,56 +32,77 @@ class RopeConfig:
 
     Attributes:
         theta: base of the wavelengths: pair i turns by position / theta^(2i / D) radians.
-        kind: `default`, `linear` (every position divided by `factor`) or `llama3` (only long wavelengths stretched).
+        kind: `default`, `linear` (every position divided by `factor`), `llama3` (only long wavelengths stretched),
+            `proportional` (of a head's D / 2 pairs only the first are turned, with the wavelengths of all) or
+            `longrope` (each wavelength stretched by a factor of its own).
         factor: how much longer the context is than in training.
         low_freq_factor: llama3: wavelengths over original_context_tokens / this are stretched by the whole factor.
         high_freq_factor: llama3: wavelengths under original_context_tokens / this stay.
         original_context_tokens: llama3: context of training, in tokens.
         traditional: whether neighbours (2i, 2i + 1) are rotated instead of halves.
+        share: of a head's width that is turned; but for `proportional` it is the first part, cut off from the rest.
+        stretches: longrope: a factor for each pair: those for sequences beyond the original context, because keys that
+            are cached cannot be turned again when a sequence grows beyond it.
+        magnitude: what turned elements are multiplied by.
     """
 
     theta: float
-    kind: Literal["default", "linear", "llama3"] = "default"
+    kind: Kind = "default"
     factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context_tokens: float = 8192.0
+    low_freq_factor: float = _LOW_FREQ_FACTOR
+    high_freq_factor: float = _HIGH_FREQ_FACTOR
+    original_context_tokens: float = _ORIGINAL_CONTEXT_TOKENS
     traditional: bool = False
+    share: float = 1.0
+    stretches: tuple[float, ...] = ()
+    magnitude: float = 1.0
 
     @property
     def position_scale(self) -> float:
         """What positions are multiplied by before they turn into angles."""
         return 1 / self.factor if self.kind == "linear" else 1.0
 
-    @classmethod
-    def from_checkpoint(cls, raw: Mapping[str, Any], file: str = "config.json") -> RopeConfig:
-        """Read `rope_theta`, `rope_scaling` and `rope_traditional` of a checkpoint's config.
+    @property
+    def has_frequencies(self) -> bool:
+        """Whether wavelengths are another function than a power of theta."""
+        return self.kind in {"llama3", "proportional", "longrope"}
 
-        Raises:
-            CheckpointRejected: a kind that this build lacks, or a missing number, by key.
+    def width(self, head_dim: int) -> int:
+        """Return how many elements of a head of width `head_dim` lie in pairs."""
+        return head_dim if self.kind == "proportional" else int(head_dim * self.share)
+
+    @classmethod
+    def of(cls, parameters: RopeParameters, *, traditional: bool = False, share: float | None = None) -> RopeConfig:
+        """Take what a config states for one kind of attention, of a kind that `Architecture.rope_kinds` allows.
+
+        Args:
+            parameters: as read.
+            traditional: whether neighbours are rotated.
+            share: of a head's width that is turned, where it is stated apart.
         """
-        theta = read_float(raw, "rope_theta", file, default=10_000.0)
-        traditional = raw.get("rope_traditional") is True
-        scaling = cast("Mapping[str, Any]", raw.get("rope_scaling") or {})
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind not in _KINDS:
-            words = ", ".join(_KINDS)
-            raise CheckpointRejected(f"the type {kind} is not one of {words}", file=file, key="rope_scaling.rope_type")
-        if kind == "default":
-            return cls(theta, traditional=traditional)
-        numbers = {f"rope_scaling.{key}": value for key, value in scaling.items()}
-        factor = read_float(numbers, "rope_scaling.factor", file)
-        if kind == "linear":
-            return cls(theta, "linear", factor, traditional=traditional)
+        low, high = parameters.low_freq_factor, parameters.high_freq_factor
+        context = parameters.original_max_position_embeddings
+        is_long = parameters.kind in LONG_KINDS
         return cls(
-            theta,
-            "llama3",
-            factor,
-            read_float(numbers, "rope_scaling.low_freq_factor", file, default=1.0),
-            read_float(numbers, "rope_scaling.high_freq_factor", file, default=4.0),
-            read_float(numbers, "rope_scaling.original_max_position_embeddings", file, default=8192.0),
-            traditional,
+            theta=parameters.theta,
+            kind="longrope" if is_long else cast("Kind", parameters.kind),
+            factor=parameters.factor,
+            low_freq_factor=_LOW_FREQ_FACTOR if low is None else low,
+            high_freq_factor=_HIGH_FREQ_FACTOR if high is None else high,
+            original_context_tokens=_ORIGINAL_CONTEXT_TOKENS if context is None else context,
+            traditional=traditional,
+            share=parameters.partial_rotary_factor if share is None else share,
+            stretches=parameters.long_factor,
+            magnitude=_magnitude(parameters) if is_long else 1.0,
         )
+
+
+def _magnitude(parameters: RopeParameters) -> float:
+    """Return the root of 1 + ln(stretch of the context) / ln(original context). Source: Ding et al. 2024."""
+    longest, original = parameters.max_position_embeddings, parameters.original_max_position_embeddings
+    if longest is None or original is None or longest <= original or original <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(longest / original) / math.log(original))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +135,30 @@ class Angles:
 
 
 def frequencies(head_dim: int, config: RopeConfig) -> mx.array:
-    """Return float32 [D / 2]: tokens a radian for each pair, of the kind llama3.
+    """Return float32 [D / 2]: tokens a radian for each pair, where they are no plain power of theta.
 
-    Short wavelengths stay, long ones are stretched by the factor, and those between by a mixture of both that changes
-    linearly with the number of turns within the original context.
+    Args:
+        head_dim: width D of a head.
+        config: of a kind that has such frequencies.
+    """
+    if config.kind == "longrope":
+        width = config.width(head_dim)
+        powers = config.theta ** (mx.arange(0, width, 2, dtype=mx.float32) / width)
+        return mx.array(config.stretches, dtype=mx.float32) * powers
+    return _proportional(head_dim, config) if config.kind == "proportional" else _stretched(head_dim, config)
+
+
+def _proportional(head_dim: int, config: RopeConfig) -> mx.array:
+    """Give the first pairs their places among all of a head, and never turn the rest. Source: Gemma 4."""
+    num_turned = int(head_dim * config.share)
+    exponents = mx.arange(0, num_turned, 2, dtype=mx.float32) / head_dim
+    return mx.concatenate([config.factor * (config.theta**exponents), mx.full(((head_dim - num_turned) // 2,), mx.inf)])
+
+
+def _stretched(head_dim: int, config: RopeConfig) -> mx.array:
+    """Stretch long wavelengths by the factor and keep short ones.
+
+    Those between become a mixture of both that changes linearly with the number of turns within the original context.
     """
     freqs = config.theta ** (mx.arange(0, head_dim, 2) / head_dim)
     wavelengths = (2 * math.pi) * freqs

@@ -30,6 +30,7 @@ class RowStep(Step):
     def __init__(self, plan: StepPlan, tokens: mx.array, cache: RowCache) -> None:
         super().__init__(plan, tokens)
         self._cache = cache
+        self._kept: dict[tuple[int, int], tuple[mx.array, mx.array]] = {}
 
     def attend(
         self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
@@ -44,6 +45,22 @@ class RowStep(Step):
         mixed = [
             self._attend_row(row.slot, layer_index, *parts) for row, parts in zip(self.plan.rows, rows, strict=True)
         ]
+        return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed, axis=1)
+
+    def attend_again(
+        self, layer_index: int, queries: mx.array, _keys: mx.array, _values: mx.array, rotation: Rotation | None, /
+    ) -> mx.array:
+        """See `Step.attend_again`; the row has its own."""
+        layer = self._cache.layers[layer_index]
+        mixed: list[mx.array] = []
+        for row, span in zip(self.plan.rows, self.spans, strict=True):
+            self._cache.slots.check_open(row.slot, self)
+            if (row.slot, layer_index) not in self._kept:
+                raise PlanError(row.slot, f"layer {layer_index} has stored nothing that is read again")
+            heads = split_heads(queries[:, span.first : span.first + span.count], layer.num_heads)
+            heads = heads if rotation is None else rotation.rotate(heads, span)
+            stored = self._kept[row.slot, layer_index]
+            mixed.append(self._cache.arithmetic.attend(heads, *stored, layer.scale, layer.window))
         return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed, axis=1)
 
     def state(self) -> list[mx.array]:
@@ -92,6 +109,8 @@ class RowStep(Step):
         cache.slots.check_open(slot, self)
         keys, values = cache.stores(slot)[layer_index].update(keys, values)  # [1, H_kv, T, D] -> [1, H_kv, L, D]
         layer = cache.layers[layer_index]
+        if layer.is_read_again:
+            self._kept[slot, layer_index] = keys, values
         return cache.arithmetic.attend(queries, keys, values, layer.scale, layer.window)
 
 

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "blend.h"
 #include "crossing.h"
 #include "dense.h"
 #include "fused.h"
@@ -213,6 +214,14 @@ void define_fused(nb::module_& m) {
           "Attend to keys and values.");
 }
 
+/// The functions of native/blend.py.
+void define_blends(nb::module_& m) {
+    m.def("geglu", &pomona::geglu, "gate"_a, "up"_a, "Join the two halves of a layer that is gated by a gelu.");
+    m.def("multiply", &pomona::multiply, "x"_a, "factor"_a, "Multiply element by element.");
+    m.def("columns", &pomona::columns, "x"_a, "begin"_a, "count"_a, "Take columns that lie next to one another.");
+    m.def("soft_bound", &pomona::soft_bound, "x"_a, "bound"_a, "Keep elements within a bound.");
+}
+
 /// The functions of native/kernels.py: attention over blocks.
 void define_paged(nb::module_& m) {
     m.def("kv_pool",
@@ -357,6 +366,7 @@ NB_MODULE(_native, m) {
     define_products(m);
     define_dense(m);
     define_fused(m);
+    define_blends(m);
     define_paged(m);
     define_draws(m);
     define_programs(m);

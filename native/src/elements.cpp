@@ -48,6 +48,50 @@ void join_swiglu(const Rows& gate, const Rows& up, int64_t width, float* y) {
     });
 }
 
+void join_geglu(const Rows& gate, const Rows& up, int64_t width, float* y) {
+    const Instructions& isa = instructions();
+    share_rows(gate.count(), 4 * width, [&](int64_t begin, int64_t end) {
+        std::vector<float> gates;
+        std::vector<float> ups;
+        for (int64_t row = begin; row < end; ++row) {
+            isa.geglu(plain(gate, row, width, gates), plain(up, row, width, ups), width, y + row * width);
+        }
+    });
+}
+
+void bound_softly(const Rows& x, float bound, int64_t width, float* y) {
+    const Instructions& isa = instructions();
+    share_rows(x.count(), 4 * width, [&](int64_t begin, int64_t end) {
+        std::vector<float> values;
+        for (int64_t row = begin; row < end; ++row) {
+            isa.soft_bound(plain(x, row, width, values), bound, width, y + row * width);
+        }
+    });
+}
+
+void multiply_rows(const Rows& x, const Rows& factor, int64_t width, float* y) {
+    share_rows(x.count(), width, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            const float* values = x.at(row);
+            const float* factors = factor.at(factor.count() == 1 ? 0 : row);
+            for (int64_t i = 0; i < width; ++i) {
+                y[row * width + i] = values[i * x.step] * factors[i * factor.step];
+            }
+        }
+    });
+}
+
+void copy_rows(const Rows& x, int64_t width, float* y) {
+    share_rows(x.count(), width, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            const float* values = x.at(row);
+            for (int64_t i = 0; i < width; ++i) {
+                y[row * width + i] = values[i * x.step];
+            }
+        }
+    });
+}
+
 void Turn::apply(const float* x, const float* cosines, const float* sines, int64_t width, float* y) const {
     const Instructions& isa = instructions();
     (are_neighbours ? isa.rotate_neighbours : isa.rotate)(x, cosines, sines, half, y);

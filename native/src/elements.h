@@ -23,6 +23,29 @@ void normalize(const Rows& x, const float* weight, float epsilon, int64_t width,
 /// @param y float32 [rows, width], written.
 void join_swiglu(const Rows& gate, const Rows& up, int64_t width, float* y);
 
+/// y = gelu(gate) * up, with the gelu that is made of a tanh.
+///
+/// @param gate rows of `width` floats.
+/// @param up as many.
+/// @param y float32 [rows, width], written.
+void join_geglu(const Rows& gate, const Rows& up, int64_t width, float* y);
+
+/// y = bound * tanh(x / bound).
+///
+/// @param x rows of `width` floats.
+/// @param y float32 [rows, width], written.
+void bound_softly(const Rows& x, float bound, int64_t width, float* y);
+
+/// y = x * factor.
+///
+/// @param x rows of `width` floats.
+/// @param factor as many, or one that multiplies each.
+/// @param y float32 [rows, width], written.
+void multiply_rows(const Rows& x, const Rows& factor, int64_t width, float* y);
+
+/// Copies rows of `width` floats to y, float32 [rows, width].
+void copy_rows(const Rows& x, int64_t width, float* y);
+
 /// Which pairs of a row are turned by their angles; what lies behind them stays.
 struct Turn {
     int64_t half;         ///< how many

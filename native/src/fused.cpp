@@ -20,6 +20,24 @@ class SameShape : public CpuPrimitive {
     bool is_equivalent(const mx::Primitive&) const override { return true; }
 };
 
+/// The rows of an array, each cut into runs of `width` elements.
+Rows runs_of(const mx::array& array, int64_t width) {
+    Rows rows = rows_of(array);
+    int64_t count = array.shape(-1) / width;
+    if (count == 1) {
+        return rows;
+    }
+    std::vector<int64_t> offsets;
+    offsets.reserve(rows.offsets.size() * count);
+    for (int64_t offset : rows.offsets) {
+        for (int64_t run = 0; run < count; ++run) {
+            offsets.push_back(offset + run * width * rows.step);
+        }
+    }
+    rows.offsets = std::move(offsets);
+    return rows;
+}
+
 class RmsNorm : public SameShape {
   public:
     explicit RmsNorm(float epsilon) : epsilon_(epsilon) {}
@@ -27,10 +45,10 @@ class RmsNorm : public SameShape {
     /// inputs: x, weight
     Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         require_contiguous(inputs[1], "weight");
-        return [rows = rows_of(inputs[0]),
+        return [rows = runs_of(inputs[0], inputs[1].shape(0)),
                 weight = inputs[1].data<float>(),
                 epsilon = epsilon_,
-                width = inputs[0].shape(-1),
+                width = inputs[1].shape(0),
                 y = outputs[0].data<float>()] { normalize(rows, weight, epsilon, width, y); };
     }
 
@@ -211,7 +229,9 @@ mx::array rms_norm(const mx::array& x, const mx::array& weight, float epsilon) {
     require_float32(x, "x");
     require_float32(weight, "weight");
     require(x.ndim() > 0, "x", "has no dimensions");
-    require(weight.shape() == mx::Shape{x.shape(-1)}, "weight", "has not one element for each of a row of x");
+    require(weight.ndim() == 1 && weight.size() > 0 && x.shape(-1) % weight.shape(0) == 0,
+            "weight",
+            "has not one element for each of a row of x, or of equal runs of it");
     return made_by(std::make_shared<RmsNorm>(epsilon), {x, weight});
 }
 

@@ -8,8 +8,8 @@ namespace pomona {
 
 /// Root mean square normalization: x / sqrt(mean(x * x) + epsilon) * weight.
 ///
-/// @param x float32 [..., width].
-/// @param weight float32 [width], row-contiguous.
+/// @param x float32 [..., runs * width].
+/// @param weight float32 [width], row-contiguous; each run of so many elements is normalized by itself.
 /// @return float32 of the shape of x.
 mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& weight, float epsilon);
 

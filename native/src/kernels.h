@@ -183,6 +183,12 @@ struct Instructions {
     /// y = gate / (1 + exp(-gate)) * up, element by element.
     void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
 
+    /// y = gelu(gate) * up, element by element; gelu(g) = g * (1 + tanh(u)) / 2, u = sqrt(2 / pi) * (g + 0.044715 g^3).
+    void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
+
+    /// y = bound * tanh(x / bound), element by element.
+    void (*soft_bound)(const float* x, float bound, int64_t count, float* y);
+
     /// Turns the pairs (x[i], x[i + half]) of one row by the angles of which it gets cosines and sines; y may be x.
     void (*rotate)(const float* x, const float* cosines, const float* sines, int64_t half, float* y);
 

@@ -250,6 +250,32 @@ void check_joined_products() {
     }
 }
 
+void check_blended_rows() {
+    for (int width : {1, 7, 16, 33, 130}) {
+        Input gate(5, width, 2);
+        Input up(5, width, 1);
+        std::vector<float> joined(5 * width), bounded(5 * width), product(5 * width), copy(5 * width);
+        pomona::join_geglu(gate.rows(), up.rows(), width, joined.data());
+        pomona::bound_softly(gate.rows(), 3.0f, width, bounded.data());
+        pomona::multiply_rows(gate.rows(), up.rows(), width, product.data());
+        pomona::copy_rows(gate.rows(), width, copy.data());
+        double worst = 0;
+        for (int row = 0; row < 5; ++row) {
+            for (int i = 0; i < width; ++i) {
+                double x = gate.values[gate.offsets[row] + 2 * i];
+                float factor = up.values[up.offsets[row] + i];
+                double gelu = x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))) / 2;
+                int place = row * width + i;
+                worst = std::fmax(worst, std::fabs(joined[place] - gelu * factor));
+                worst = std::fmax(worst, std::fabs(bounded[place] - 3 * std::tanh(x / 3)));
+                expect(copy[place] == static_cast<float>(x), "a copied element differs");
+                expect(product[place] == static_cast<float>(x) * factor, "a product of elements differs");
+            }
+        }
+        expect(worst < kTolerance, "blended rows of " + std::to_string(width) + " are off by " + std::to_string(worst));
+    }
+}
+
 void check_normalized_and_rotated_rows() {
     for (int width : {2, 7, 16, 30, 64, 130}) {
         Input x(5, width, 2);
@@ -367,6 +393,7 @@ int main(int argc, char** argv) {
         check_expanded_rows();
         check_joined_products();
         check_normalized_and_rotated_rows();
+        check_blended_rows();
         check_callers_on_several_threads();
     }
     if (may_fork) {

@@ -7,9 +7,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from models.checkpoint.architectures import check_architecture
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointRejected
-from models.llama import Config
+from models.checkpoint.text_config import read_text_config
+from models.layers.dense import DenseConfig
+from models.llama import dense_config
 from models.registry import LoadedModel, load
 from models.step import NumericPath, RowPlan, StepPlan
 from tests.models.stepping import assert_same_tokens, greedy, prefill, step_logits
@@ -97,6 +100,12 @@ def test_says_what_was_loaded(tmp_path: Path) -> None:
     assert (loaded.path, loaded.compute_dtype, loaded.weights_bytes) == (NumericPath.FAST, "float32", 4 * num_weights)
 
 
+def read(raw: dict[str, Any]) -> DenseConfig:
+    text = read_text_config(raw)
+    check_architecture(text, raw, "config.json")
+    return dense_config(text)
+
+
 @pytest.mark.parametrize(
     "key",
     [
@@ -111,7 +120,7 @@ def test_says_what_was_loaded(tmp_path: Path) -> None:
 def test_a_config_without_a_number_that_it_needs_is_refused_by_key(key: str) -> None:
     raw = {name: value for name, value in CONFIG.items() if name != key}
     with pytest.raises(CheckpointRejected) as caught:
-        Config.from_checkpoint(raw)
+        read(raw)
     assert (caught.value.file, caught.value.key, caught.value.problem) == ("config.json", key, "is missing")
 
 
@@ -128,21 +137,21 @@ def test_a_config_without_a_number_that_it_needs_is_refused_by_key(key: str) -> 
 )
 def test_a_config_that_asks_for_what_is_not_built_is_refused_by_key(changes: dict[str, Any], key: str) -> None:
     with pytest.raises(CheckpointRejected) as caught:
-        Config.from_checkpoint({**CONFIG, **changes})
+        read({**CONFIG, **changes})
     assert caught.value.key == key
 
 
 def test_a_window_of_null_is_no_window() -> None:
     raw = {**CONFIG, "sliding_window": None, "layer_types": ["full_attention"] * 2}
-    assert Config.from_checkpoint(raw) == Config.from_checkpoint(CONFIG)
+    assert read(raw).text.windows == (None, None)
 
 
 def test_a_window_is_of_the_layers_that_are_named() -> None:
     raw = {**CONFIG, "sliding_window": 40, "layer_types": ["full_attention", "sliding_attention"]}
-    assert Config.from_checkpoint(raw).windows == (None, 40)
+    assert read(raw).text.windows == (None, 40)
 
 
 def test_a_config_leaves_out_what_follows() -> None:
     raw = {name: value for name, value in CONFIG.items() if name != "num_key_value_heads"}
-    config = Config.from_checkpoint(raw)
+    config = read(raw).text
     assert (config.num_key_value_heads, config.head_dim, config.tie_word_embeddings) == (4, 16, False)

@@ -34,7 +34,7 @@ def weights_bytes(folder: Path, path: NumericPath, cpu_kernels: bool = True) -> 
 
 def test_an_architecture_without_an_entry_is_refused_by_name(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_llama(tmp_path / "tiny"))
-    other = replace(checkpoint, config={**checkpoint.config, "model_type": "mamba"})
+    other = replace(checkpoint, text=replace(checkpoint.text, model_type="mamba"))
     with pytest.raises(CheckpointRejected, match="the architecture mamba is not one of llama"):
         registry.load(other, NumericPath.FAST, lambda _: None)
 

@@ -101,8 +101,9 @@ def packed(name: str, weight: mx.array, quantization: Mapping[str, Any] | None) 
     own = quantization.get(module, quantization)
     if own is False:
         return {name: weight}
-    codes, scales, biases = mx.quantize(weight, group_size=own["group_size"], bits=own["bits"])
-    return {name: codes, f"{module}.scales": scales, f"{module}.biases": biases}
+    mode = own.get("mode", "affine")
+    parts = mx.quantize(weight, group_size=own["group_size"], bits=own["bits"], mode=mode)
+    return dict(zip((name, f"{module}.scales", f"{module}.biases"), parts, strict=False))
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, mx.array], num_shards: int = 1) -> None:

@@ -36,13 +36,16 @@ class KVLayer(Protocol):
         ...
 
 
-def store_maker(scheme: KVScheme, layers: Sequence[KVLayer], dtype: mx.Dtype) -> Callable[[int], Store]:
+def store_maker(
+    scheme: KVScheme, layers: Sequence[KVLayer], dtype: mx.Dtype, *, windows_turn: bool = False
+) -> Callable[[int], Store]:
     """Return what makes an empty store for the layer of a number; stores of like layers share a codec.
 
     Args:
         scheme: how keys and values are kept.
         layers: the model's, in order.
         dtype: that the model computes in.
+        windows_turn: whether windows give their tokens in the order of a ring, as mlx-lm does.
 
     Raises:
         KVSchemeError: the model's layers cannot keep them so.
@@ -51,6 +54,10 @@ def store_maker(scheme: KVScheme, layers: Sequence[KVLayer], dtype: mx.Dtype) ->
     codecs: dict[tuple[LayerKV, int], Codec] = {}
     makers: list[Callable[[], Store]] = []
     for kv, layer in zip(chosen, layers, strict=True):
+        if layer.window is not None:
+            shape = (layer.num_kv_heads, layer.head_dim, dtype, layer.window)
+            makers.append(partial(WindowStore, *shape, turns=windows_turn))
+            continue
         key = (kv, layer.head_dim)
         if not isinstance(kv, PlainKV) and key not in codecs:
             codecs[key] = _codec(kv, layer.head_dim, dtype)
@@ -65,7 +72,5 @@ def _codec(kv: AffineKV | TurboKV, head_dim: int, dtype: mx.Dtype) -> Codec:
 
 
 def _make(layer: KVLayer, dtype: mx.Dtype, codec: Codec | None, start: int) -> Store:
-    if layer.window is not None:
-        return WindowStore(layer.num_kv_heads, layer.head_dim, dtype, layer.window)
     plain = FullStore(layer.num_kv_heads, layer.head_dim, dtype)
     return plain if codec is None else CodedStore(codec, plain, layer.num_kv_heads, start)

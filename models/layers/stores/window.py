@@ -20,6 +20,9 @@ class WindowStore:
     A token sees itself and the `window - 1` tokens before it, so an update returns `window - 1` old tokens at most.
     What stays held is a little more: whole blocks, and as many as are needed to adopt up to the last full one.
 
+    Where the window turns, a token that comes alone gets its keys and values as a ring holds them that is W long and is
+    written round and round: mlx-lm's order, and so its sums, bit for bit.
+
     Attributes:
         window: W, at least 1.
         first: position of the first token that the last update returned.
@@ -27,9 +30,11 @@ class WindowStore:
 
     can_trim = True
 
-    def __init__(self, num_kv_heads: int, head_dim: int, dtype: mx.Dtype, window: int) -> None:
+    def __init__(self, num_kv_heads: int, head_dim: int, dtype: mx.Dtype, window: int, *, turns: bool = False) -> None:
         self.window = window
         self.first = 0
+        self._turns = turns
+        self._origin = 0  # position that stands at the start of the ring
         self._buffers = Buffers(num_kv_heads, [Column(head_dim, dtype)] * 2)
         self._length = Length()
         self._base = 0  # position of the buffers' first row; a multiple of 32
@@ -52,6 +57,10 @@ class WindowStore:
         self._length.add(num_tokens)
         self.first = max(0, start - (self.window - 1))
         keys, values = self._buffers.read(self.first - self._base, self.length - self._base)
+        if self._turns and num_tokens == 1:
+            return self._turned(keys), self._turned(values)
+        # A ring begins anew with the last tokens of a chunk.
+        self._origin = max(0, self.length - self.window) if self.length - self.first > self.window else 0
         return keys, values
 
     def trim(self, num_tokens: int) -> None:
@@ -84,7 +93,14 @@ class WindowStore:
         """See `LayerStore.clear`."""
         self._length.clear()
         self._buffers.clear()
-        self._base = self.first = 0
+        self._base = self.first = self._origin = 0
+
+    def _turned(self, x: mx.array) -> mx.array:
+        """Return what is in the order of positions [1, H_kv, W, D] in that of the ring."""
+        turn = (self.first - self._origin) % self.window
+        if x.shape[2] < self.window or turn == 0:
+            return x
+        return mx.concatenate([x[:, :, self.window - turn :], x[:, :, : self.window - turn]], axis=2)
 
     def _first_block(self, num_blocks: int) -> int:
         """Return the number of the first block that is seen from the token after `num_blocks` blocks."""

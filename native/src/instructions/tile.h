@@ -374,6 +374,8 @@ constexpr Instructions instructions_of(const char* name) {
         &widen<Isa>,
         &vector::normalize<Isa>,
         &vector::swiglu<Isa>,
+        &vector::geglu<Isa>,
+        &vector::soft_bound<Isa>,
         &vector::rotate<Isa>,
         &vector::rotate_neighbours<Isa>,
         &vector::attend<Isa>,

@@ -100,6 +100,33 @@ void swiglu(const float* gate, const float* up, int64_t count, float* y) {
     });
 }
 
+template <class Isa>
+void geglu(const float* gate, const float* up, int64_t count, float* y) {
+    // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), and 2 u = g * (2 c + 2 c * 0.044715 * g^2), c = sqrt(2 / pi).
+    auto one = constant<Isa>(1.0f);
+    auto linear = constant<Isa>(-1.5957691216057308f);
+    auto cubic = constant<Isa>(-0.07135481627260026f);
+    for_vectors<Isa>(count, [&](int64_t i, int64_t lanes) {
+        auto values = load_some<Isa>(gate + i, lanes);
+        auto power = Isa::multiply(values, Isa::fma(Isa::multiply(values, values), cubic, linear));
+        auto gated = Isa::divide(values, Isa::add(one, exponential<Isa>(power)));
+        store_some<Isa>(y + i, Isa::multiply(gated, load_some<Isa>(up + i, lanes)), lanes);
+    });
+}
+
+template <class Isa>
+void soft_bound(const float* x, float bound, int64_t count, float* y) {
+    // tanh(z) = 1 - 2 / (1 + exp(2 z))
+    auto one = constant<Isa>(1.0f);
+    auto twice = constant<Isa>(2.0f / bound);
+    auto height = constant<Isa>(bound);
+    auto drop = constant<Isa>(-2.0f * bound);
+    for_vectors<Isa>(count, [&](int64_t i, int64_t lanes) {
+        auto power = exponential<Isa>(Isa::multiply(load_some<Isa>(x + i, lanes), twice));
+        store_some<Isa>(y + i, Isa::add(height, Isa::divide(drop, Isa::add(one, power))), lanes);
+    });
+}
+
 /// Turns vectors of pairs by their angles.
 template <class Isa>
 inline void turn(typename Isa::Vec& front, typename Isa::Vec& back, typename Isa::Vec cosine, typename Isa::Vec sine) {

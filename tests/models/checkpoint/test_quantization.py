@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.checkpoint.errors import CheckpointRejected
-from models.checkpoint.quantization import LayerQuantization, Quantization, parse_quantization
+from models.checkpoint.quantization import LayerQuantization, Quantization, Trellis, parse_quantization
 from tests.models.checkpoint.fuzzing import refusal_of
 
 MODULE = "model.layers.0.mlp.up_proj"
@@ -77,6 +77,30 @@ def test_a_float_mode_brings_its_own_sizes(mode: str, bits: int, group_size: int
     assert quantization.for_layer(MODULE) == LayerQuantization(bits, group_size, mode)
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"trellis": {"L": 12}}, LayerQuantization(4, 64, "trellis", Trellis(12, "1mad", 1))),
+        (
+            {"bits": 3, "group_size": 256, "trellis": {"L": 16, "code": "hyb", "axis": 0}},
+            LayerQuantization(3, 256, "trellis", Trellis(16, "hyb", 0)),
+        ),
+        ({"bits": 2, "trellis": {"L": 12, "axis": 5}}, LayerQuantization(2, 64, "trellis", Trellis(12, "1mad", 1))),
+    ],
+)
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_reads_a_trellis_with_what_it_leaves_out(
+    fields: dict[str, Any], expected: LayerQuantization, spelling: str
+) -> None:
+    quantization = parsed({"group_size": 64, "bits": 4, spelling: {"mode": "trellis", **fields}})
+    assert quantization.for_layer(MODULE) == expected
+
+
+def test_says_what_a_trellis_without_its_block_lacks() -> None:
+    error = refusal({"group_size": 64, "bits": 4, MODULE: {"mode": "trellis"}})
+    assert error.problem == 'the mode "trellis" needs a trellis {L, code, axis} block'
+
+
 def test_other_scalars_are_no_overrides() -> None:
     quantization = parsed({"group_size": 64, "bits": 4, "linear_class": "x", "tied": True, "n": 3})
     assert quantization.per_layer == {}
@@ -117,7 +141,13 @@ def test_reads_every_affine_width(bits: int, group_size: int) -> None:
         ({"group_size": 64, "bits": 4, "mode": ["affine"]}, "quantization.mode"),
         ({"group_size": 64, "bits": 4, "mode": "mxfp4"}, "quantization.group_size"),
         ({"group_size": 64, "bits": 4, MODULE: {"bits": 9}}, f"quantization.{MODULE}.bits"),
-        ({"group_size": 64, "bits": 4, MODULE: {"mode": "trellis"}}, f"quantization.{MODULE}.mode"),
+        ({"group_size": 64, "bits": 4, MODULE: {"mode": "trellis"}}, f"quantization.{MODULE}"),
+        ({"group_size": 64, "bits": 4, MODULE: {"mode": "trellis", "trellis": [12]}}, f"quantization.{MODULE}"),
+        ({"group_size": 64, "bits": 4, MODULE: {"mode": "trellis", "trellis": {}}}, f"quantization.{MODULE}.trellis.L"),
+        (
+            {"group_size": 64, "bits": 4, MODULE: {"mode": "trellis", "trellis": {"L": 12, "code": 1}}},
+            f"quantization.{MODULE}.trellis.code",
+        ),
     ],
 )
 def test_names_the_key_of_what_it_does_not_read(block: dict[str, Any], key: str) -> None:

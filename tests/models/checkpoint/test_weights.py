@@ -11,7 +11,9 @@ import pytest
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointRejected
 from models.checkpoint.weights import Weights
+from models.layers.arithmetic import Arithmetic
 from models.layers.linear import Linear, QuantizedLinear
+from models.layers.mlx_arithmetic import MlxArithmetic
 from models.layers.native_arithmetic import NativeArithmetic
 from models.registry import LoadProgress, load
 from models.step import NumericPath
@@ -57,10 +59,9 @@ def test_scales_and_biases_come_in_the_compute_dtype_and_codes_as_stored(tmp_pat
         tensors.update({name: array.astype(mx.float16) for name, array in tensors.items() if array.dtype == mx.float32})
 
     weights = weights_of(rewrite(write_llama(tmp_path / "tiny", quantization=Q4), halve))
-    module = "model.layers.0.mlp.up_proj"
-    assert weights.take(f"{module}.weight", (128, 8)).dtype == mx.uint32
-    assert weights.take(f"{module}.scales", (128, 2)).dtype == mx.float32
-    assert weights.take(f"{module}.biases", (128, 2)).dtype == mx.float32
+    layer = weights.linear("model.layers.0.mlp.up_proj", 128, 64)
+    assert isinstance(layer, QuantizedLinear)
+    assert [part.dtype for part in layer.weight.parts] == [mx.uint32, mx.float32, mx.float32]
 
 
 def test_native_kernels_take_scales_and_biases_as_stored(tmp_path: Path) -> None:
@@ -87,17 +88,35 @@ def test_native_kernels_take_dense_weights_as_stored(tmp_path: Path) -> None:
     def halve(tensors: dict[str, mx.array]) -> None:
         for name in (up, "model.embed_tokens", "model.norm"):
             tensors[f"{name}.weight"] = tensors[f"{name}.weight"].astype(mx.bfloat16)
-        tensors[f"{gate}.weight"] = mx.ones((128, 64), mx.int32)
 
     folder = rewrite(write_llama(tmp_path / "tiny", config={"mlp_bias": True}), halve)
     weights = weights_of(folder, arithmetic=NativeArithmetic())
     layers = [weights.linear(up, 128, 64, bias=True), weights.linear(gate, 128, 64)]
     tied = [weights.embedding("model.embed_tokens", 288, 64), weights.linear("model.embed_tokens", 288, 64)]
-    # What the kernels do not read becomes what they do.
     assert [layer.weight.dtype for layer in layers if isinstance(layer, Linear)] == [mx.bfloat16, mx.float32]
     assert weights.take("model.norm.weight", (64,)).dtype == mx.float32
     assert len(tied) == 2
     assert weights.nbytes == 128 * 64 * (2 + 4) + 128 * 4 + 288 * 64 * 2
+
+
+@pytest.mark.parametrize("dtype", [mx.int32, mx.uint8])
+@pytest.mark.parametrize("arithmetic", [MlxArithmetic, NativeArithmetic])
+@pytest.mark.parametrize("name", ["model.layers.0.mlp.up_proj", "model.embed_tokens", "model.norm"])
+def test_codes_that_no_scheme_speaks_of_are_refused_by_name(
+    tmp_path: Path, name: str, arithmetic: type[Arithmetic], dtype: mx.Dtype
+) -> None:
+    def recode(tensors: dict[str, mx.array]) -> None:
+        tensors[f"{name}.weight"] = mx.ones(tensors[f"{name}.weight"].shape, dtype)
+
+    weights = weights_of(rewrite(write_llama(tmp_path / "tiny"), recode), arithmetic=arithmetic())
+    takes: dict[str, Callable[[], object]] = {
+        "model.layers.0.mlp.up_proj": lambda: weights.linear(name, 128, 64),
+        "model.embed_tokens": lambda: weights.embedding(name, 288, 64),
+        "model.norm": lambda: weights.norm(name, 64, 1e-5),
+    }
+    with pytest.raises(CheckpointRejected) as caught:
+        takes[name]()
+    assert (caught.value.file, caught.value.key) == ("model.safetensors", f"{name}.weight")
 
 
 def test_bytes_are_those_of_what_is_kept(tmp_path: Path) -> None:

@@ -294,3 +294,63 @@ def test_a_slot_that_is_not_empty_cannot_adopt(kind: str, cache: Cache) -> None:
     life.add([0], list(range(BLOCK_TOKENS)), BLOCK_TOKENS)
     with pytest.raises(PlanError):
         cache.adopt(0, cache.share(0))
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+@pytest.mark.parametrize("arithmetic", [MlxCpuArithmetic, NativeArithmetic])
+def test_a_later_layer_sees_what_an_earlier_one_has_stored(
+    arithmetic: Callable[[], Arithmetic], window: int | None
+) -> None:
+    if arithmetic is NativeArithmetic and not kernels.is_available():
+        pytest.skip("built without the native extension")
+    layer = AttentionLayer(HEADS, HEADS, WIDTH, 1.0, window, is_read_again=True)
+    cache = make_cache((layer,), arithmetic(), mx.float32, KVScheme(), Room(2))
+    histories: list[list[int]] = [[], []]
+    for rows in (([0, *range(9)], [1, *range(50, 120)]), ([1, 4, 5], [0, 7]), ([0, 3], [1, 2])):
+        plans = [(slot, tokens, len(histories[slot])) for slot, *tokens in rows]
+        step = cache.begin(plan(*plans))
+        together = [token for _, *tokens in rows for token in tokens]
+        queries, keys, values, others = (vectors(together, 0, seed) for seed in range(4))
+        first = np.array(step.attend(0, queries, keys, values, None))
+        again = np.array(step.attend_again(0, others, keys, values, None))
+        assert np.array_equal(np.array(step.attend_again(0, queries, keys, values, None)), first)
+        begin = 0
+        for slot, *tokens in rows:
+            histories[slot] += tokens
+            found = again[0, begin : begin + len(tokens)]
+            assert_close([found], [mixed_by(others[0, begin : begin + len(tokens)], histories[slot], window)])
+            cache.commit(slot, len(tokens))
+            begin += len(tokens)
+        assert cache.length(0) == len(histories[0])
+
+
+def mixed_by(queries: mx.array, history: list[int], window: int | None) -> np.ndarray:
+    """Attend from the last tokens of a history with queries [T, H * D], in float64."""
+    keys, values = (np.array(vectors(history, 0, seed), np.float64)[0].reshape(-1, HEADS, WIDTH) for seed in (1, 2))
+    found: list[np.ndarray] = []
+    for number, query in enumerate(np.array(queries, np.float64).reshape(-1, HEADS, WIDTH)):
+        end = len(history) - queries.shape[0] + number + 1
+        begin = 0 if window is None else max(0, end - window)
+        scores = np.einsum("hd,lhd->hl", query, keys[begin:end])
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        found.append(np.einsum("hl,lhd->hd", weights, values[begin:end]).reshape(-1))
+    return np.stack(found)
+
+
+def test_a_layer_that_is_not_read_again_keeps_nothing_for_others() -> None:
+    cache = new_cache("rows")
+    step = cache.begin(plan((0, [1, 2], 0)))
+    attend(step, [1, 2])
+    with pytest.raises(PlanError, match="layer 0 has stored nothing that is read again"):
+        step.attend_again(0, vectors([1, 2], 0, 0), vectors([1, 2], 0, 1), vectors([1, 2], 0, 2), None)
+
+
+@pytest.mark.parametrize("kind", ["rows", "paged"])
+def test_a_step_that_is_closed_cannot_be_read_again(kind: str) -> None:
+    cache = new_cache(kind)
+    step = cache.begin(plan((0, [1, 2], 0)))
+    attend(step, [1, 2])
+    cache.commit(0, 2)
+    with pytest.raises(PlanError):
+        step.attend_again(0, vectors([1, 2], 0, 0), vectors([1, 2], 0, 1), vectors([1, 2], 0, 2), None)

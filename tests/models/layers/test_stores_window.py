@@ -39,6 +39,41 @@ def test_attention_is_that_of_a_mask_over_all_keys(window: int, sizes: list[int]
         start += size
 
 
+def ring_of(sizes: list[int], window: int) -> list[int]:
+    """Return the positions that a ring of so many places holds in their order, after chunks of these sizes."""
+    ring: list[int] = []
+    at = end = 0
+    for size in sizes:
+        tokens = list(range(end, end + size))
+        end += size
+        if size > 1:
+            # A chunk is put behind what is left of the ring, in the order of positions.
+            ring = (sorted(ring)[-(window - 1) :] if window > 1 else []) + tokens
+            at = len(ring)
+            continue
+        ring = ring[-window:] if len(ring) > window else ring
+        at = len(ring) if len(ring) < window else (0 if at >= window else at)
+        ring[at : at + 1] = tokens
+        at += 1
+    return ring
+
+
+@pytest.mark.parametrize("window", [2, 7, 24, 32])
+@pytest.mark.parametrize(
+    "sizes", [[1] * 90, [5, *[1] * 60], [24, *[1] * 50], [40, *[1] * 40, 9, *[1] * 40], [70, 3, *[1] * 9, 2, *[1] * 30]]
+)
+def test_a_window_that_turns_gives_single_tokens_the_order_of_a_ring(window: int, sizes: list[int]) -> None:
+    store, start = WindowStore(HEADS, WIDTH, mx.float32, window, turns=True), 0
+    for number, size in enumerate(sizes):
+        tokens = range(start, start + size)
+        keys, values = store.update(entries(tokens, 1), entries(tokens, 2))
+        start += size
+        if size == 1:
+            ring = ring_of(sizes[: number + 1], window)
+            assert mx.array_equal(keys, mx.concatenate([entries([place], 1) for place in ring], axis=2))
+            assert mx.array_equal(values, mx.concatenate([entries([place], 2) for place in ring], axis=2))
+
+
 def test_one_token_sees_exactly_the_window() -> None:
     store = make(50)
     add(store, range(200))

@@ -6,9 +6,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from models.step import NumericPath
 from tests.models.parity.equality import assert_bit_equal, load_path
-from tests.models.stepping import assert_same_tokens, greedy
+from tests.models.stepping import greedy
 from tests.models.variants import VARIANTS, WINDOWED
 from tests.support.tiny_models import write_llama
 
@@ -51,14 +50,7 @@ def test_logits_are_those_of_mlx_lm_across_chunks_of_the_prompt(tmp_path: Path, 
     assert_parity(folder, prompt_of(num_tokens), num_tokens=4)
 
 
-@pytest.mark.parametrize("path", NumericPath)
+@pytest.mark.parametrize("num_tokens", [10, 24, 25, 90])
 @pytest.mark.parametrize("variant", WINDOWED.values(), ids=WINDOWED.keys())
-def test_tokens_within_windows_are_those_of_mlx_lm(tmp_path: Path, variant: dict[str, Any], path: NumericPath) -> None:
-    from tests.models.parity.mlx_lm_oracle import greedy_logits
-
-    folder = write_llama(tmp_path / "tiny", **variant)
-    prompt = prompt_of(90)
-    ours = list(greedy(load_path(folder, path), prompt, NUM_TOKENS))
-    theirs = greedy_logits(folder, prompt, NUM_TOKENS)
-    assert_same_tokens(ours, theirs, max_gap=1e-3)
-    assert mx.allclose(ours[0][1], theirs[0][1], rtol=0, atol=2e-3)
+def test_logits_within_windows_are_those_of_mlx_lm(tmp_path: Path, variant: dict[str, Any], num_tokens: int) -> None:
+    assert_parity(write_llama(tmp_path / "tiny", **variant), prompt_of(num_tokens))

@@ -1,0 +1,126 @@
+"""Every kind of checkpoint that the dense families cover, as one table."""
+
+from typing import Any
+
+from tests.support.tiny_families import Tiny
+
+Q4: dict[str, Any] = {"group_size": 64, "bits": 4}
+FLOATS: dict[str, dict[str, Any]] = {
+    "mxfp4": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+    "mxfp8": {"group_size": 32, "bits": 8, "mode": "mxfp8"},
+    "nvfp4": {"group_size": 16, "bits": 4, "mode": "nvfp4"},
+}
+# The feed-forward parts as small floats, the rest in eight bits with biases.
+FLOATS_BESIDE_AFFINE: dict[str, Any] = {
+    "group_size": 64,
+    "bits": 8,
+    **{
+        f"model.layers.{layer}.mlp.{part}_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+        for layer in range(2)
+        for part in ("gate", "up", "down")
+    },
+}
+MIXED: dict[str, Any] = {
+    "group_size": 32,
+    "bits": 4,
+    "model.layers.0.mlp.down_proj": False,
+    "model.layers.1.self_attn.o_proj": {"group_size": 64, "bits": 8},
+    "model.embed_tokens": {"group_size": 32, "bits": 6},
+}
+TIED = {"tie_word_embeddings": True}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LONG: dict[str, Any] = {
+    "original_max_position_embeddings": 64,
+    "rope_scaling": {
+        "type": "longrope",
+        "long_factor": [1.0, 1.1, 1.5, 2.0, 3.0, 4.5, 7.0, 8.0],
+        "short_factor": [1.0] * 8,
+    },
+}
+PARTLY = {"long_factor": [1.0, 1.1, 1.5, 2.0, 3.0, 4.5], "short_factor": [1.0] * 6}
+PLAIN: dict[str, Tiny] = {
+    f"{family} {kind}": Tiny(family, config, quantization)
+    for family in ("mistral", "qwen2", "qwen3", "smollm3", "phi3")
+    for kind, config, quantization in (
+        ("untied", {}, None),
+        ("tied", TIED, None),
+        ("4-bit", {}, Q4),
+        ("mixed tied", TIED, MIXED),
+    )
+}
+DENSE: dict[str, Tiny] = {
+    **PLAIN,
+    **{f"qwen3 {mode}": Tiny("qwen3", {}, block) for mode, block in FLOATS.items()},
+    "qwen2 mxfp4 biases": Tiny("qwen2", TIED, FLOATS["mxfp4"]),
+    "mistral mxfp4 beside 8-bit": Tiny("mistral", {}, FLOATS_BESIDE_AFFINE),
+    **{f"qwen3 {bits}-bit": Tiny("qwen3", {}, {"group_size": 64, "bits": bits}) for bits in (2, 3, 5, 6, 8)},
+    "mistral wrapped": Tiny(
+        "mistral",
+        wrapper={"model_type": "mistral3", "tie_word_embeddings": False},
+        style="language_model first",
+        extra={"vision_tower.patch_conv.weight": (4, 4), "multi_modal_projector.linear_1.weight": (4, 4)},
+    ),
+    "qwen2 rope linear": Tiny("qwen2", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
+    "qwen3 rope llama3": Tiny("qwen3", {"rope_scaling": LLAMA3}),
+    "qwen3 only rope_parameters": Tiny(
+        "qwen3", {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    ),
+    "smollm3 layers listed": Tiny("smollm3", {"no_rope_layers": [0, 1, 1, 0]}),
+    "smollm3 biases": Tiny("smollm3", {"attention_bias": True}),
+    "phi3 longrope": Tiny("phi3", LONG),
+    "phi3 longrope 4-bit turned partly": Tiny(
+        "phi3", {**LONG, "partial_rotary_factor": 0.75, "rope_scaling": {**LONG["rope_scaling"], **PARTLY}}, Q4
+    ),
+    "phi3 turned partly": Tiny("phi3", {"partial_rotary_factor": 0.75}),
+}
+GEMMA3: dict[str, Tiny] = {
+    "gemma3": Tiny("gemma3_text"),
+    "gemma3 untied": Tiny("gemma3_text", {"tie_word_embeddings": False}),
+    "gemma3 4-bit": Tiny("gemma3_text", quantization=Q4),
+    "gemma3 mixed": Tiny("gemma3_text", quantization=MIXED),
+    "gemma3 wrapped": Tiny(
+        "gemma3_text",
+        {"tie_word_embeddings": True},
+        MIXED,
+        wrapper={"model_type": "gemma3", "vocab_size": 288, "eos_token_id": [1, 106]},
+        style="language_model first",
+        extra={"vision_tower.encoder.weight": (4, 4), "multi_modal_projector.weight": (4, 4)},
+    ),
+    "gemma3 rope linear": Tiny("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+}
+EDGE = {
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 32,
+    "use_double_wide_mlp": True,
+    "num_key_value_heads": 1,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}
+KEY_VALUE = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+GEMMA4: dict[str, Tiny] = {
+    "gemma4": Tiny("gemma4_text"),
+    "gemma4 untied": Tiny("gemma4_text", {"tie_word_embeddings": False}),
+    "gemma4 unbounded": Tiny("gemma4_text", {"final_logit_softcapping": None}),
+    "gemma4 4-bit": Tiny("gemma4_text", quantization=Q4),
+    "gemma4 values from keys": Tiny("gemma4_text", KEY_VALUE),
+    "gemma4 values from keys 4-bit": Tiny("gemma4_text", KEY_VALUE, Q4),
+    "gemma4 edge": Tiny("gemma4_text", EDGE),
+    "gemma4 edge 4-bit": Tiny("gemma4_text", EDGE, {"group_size": 32, "bits": 4}),
+    "gemma4 edge mixed": Tiny("gemma4_text", EDGE, MIXED),
+    "gemma4 unified": Tiny(
+        "gemma4_text", wrapper={"model_type": "gemma4_unified", "vocab_size": 288}, style="language_model second"
+    ),
+    "gemma4 wrapped": Tiny(
+        "gemma4_text",
+        EDGE,
+        wrapper={"model_type": "gemma4", "vocab_size": 288, "eos_token_id": [1, 106]},
+        style="language_model second",
+        extra={"model.vision_tower.encoder.weight": (4, 4), "model.embed_audio.weight": (4, 4)},
+    ),
+}
+FAMILIES: dict[str, Tiny] = {**DENSE, **GEMMA3, **GEMMA4}

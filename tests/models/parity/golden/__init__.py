@@ -1,0 +1,1 @@
+"""What another implementation computed, stored, and the script that stored it."""

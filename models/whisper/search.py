@@ -119,7 +119,12 @@ class BeamSearch:
         self._num_wanted = max(1, round(num_beams * patience))
         self._running = [_Running([], 0.0)]
         self._finished: list[Text] = []
-        self.parents: list[int] = []
+        self._parents: list[int] = []
+
+    @property
+    def parents(self) -> list[int]:
+        """See `Search.parents`."""
+        return self._parents if self.written else []
 
     @property
     def written(self) -> list[list[int]]:
@@ -129,14 +134,14 @@ class BeamSearch:
     def choose(self, logits: Floats) -> None:
         """See `Search.choose`."""
         going_on: list[_Running] = []
-        self.parents = []
+        self._parents = []
         ended: list[Text] = []
         for sum_logprob, place, token in self._candidates(log_probabilities(logits)):
             tokens = self._running[place].tokens
             if token == self._end:
                 ended.append(Text(tuple(tokens), sum_logprob))
             else:
-                self.parents.append(place)
+                self._parents.append(place)
                 going_on.append(_Running([*tokens, token], sum_logprob))
                 if len(going_on) == self._num_beams:
                     break
@@ -144,8 +149,8 @@ class BeamSearch:
         self._finished += ended[: self._num_wanted - len(self._finished)]
 
     def finish(self) -> list[Text]:
-        """See `Search.finish`; texts that did not come to their end fill up to the number of beams, likeliest first."""
-        missing = max(0, self._num_beams - len(self._finished))
+        """See `Search.finish`; where fewer ended than should have, the likeliest of the others join them."""
+        missing = max(0, min(self._num_beams, self._num_wanted) - len(self._finished))
         running = sorted(self._running, key=lambda text: -text.sum_logprob)[:missing]
         return [*self._finished, *(Text(tuple(text.tokens), text.sum_logprob) for text in running)]
 

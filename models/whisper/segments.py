@@ -20,6 +20,9 @@ _RESET_TEMPERATURE = 0.5
 _MIN_CLIP_FRAMES = 2  # what is left of a clip below this has no word
 _LOOP_TOKENS = 48  # a loop is at least so long altogether
 _MIN_REPEATS = 4
+# Nobody speaks so fast: what a window says beyond it was not said. The fastest speakers reach 25 characters a second.
+_MAX_CHARACTERS_PER_SECOND = 40
+_FREE_CHARACTERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +144,11 @@ class Transcript:
         stretch = self.next
         if stretch is None:
             return []
-        if found.is_silence(self._options.decoding):
+        tokens = said(found, self._tokenizer.first_time)
+        if found.is_silence(self._options.decoding) or not tokens or self._is_too_fast(tokens, stretch):
+            self._previous = self._previous if tokens else []
             self._advance(stretch.num_frames)
             return []
-        tokens = said(found, self._tokenizer.first_time)
         is_cut = len(tokens) < len(found.tokens)
         pieces, num_frames = self._pieces(tokens, stretch, is_cut=is_cut)
         segments = [segment for piece in pieces if (segment := self._segment(piece, stretch, found)) is not None]
@@ -154,6 +158,10 @@ class Transcript:
         self._remember(segments, found, is_cut=is_cut)
         self._advance(num_frames)
         return segments
+
+    def _is_too_fast(self, tokens: Sequence[int], stretch: Stretch) -> bool:
+        limit = _FREE_CHARACTERS + _MAX_CHARACTERS_PER_SECOND * stretch.duration_s
+        return len(self._tokenizer.decode(tokens)) > limit
 
     def _pieces(self, tokens: Sequence[int], stretch: Stretch, *, is_cut: bool) -> tuple[list[tuple[int, ...]], int]:
         """Split tokens between pairs of times; return the pieces, and how many frames of the window they settle."""
@@ -231,16 +239,16 @@ class Transcript:
 def said(found: WindowText, first_time: int) -> tuple[int, ...]:
     """Return a window's tokens up to where they begin to repeat themselves: to the last time before that.
 
-    A loop is a run of tokens that comes at least four times in a row and fills 48 tokens; its first time round is kept.
+    A loop is a run of tokens that comes at least four times in a row and fills 48 tokens. Where it fills the window, or
+    no time tells what stands before it, nothing of the window is believed.
     """
     tokens = found.tokens
-    start = _loop_start(tokens, first_time)
-    if start is None:
+    kept = _loop_start(tokens, first_time)
+    if kept is None:
         return tokens
-    kept = start
     while kept > 0 and tokens[kept - 1] < first_time:
         kept -= 1
-    return tokens[:kept] if kept > 1 else tokens[:start]
+    return tokens[:kept] if kept > 1 else ()
 
 
 def _loop_start(tokens: Sequence[int], first_time: int) -> int | None:

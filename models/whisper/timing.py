@@ -74,8 +74,7 @@ def warp(costs: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     moves = np.full((num_rows + 1, num_columns + 1), _LEFT, np.int8)
     # Cells of a diagonal need only the two diagonals before it.
     for diagonal in range(2, num_rows + num_columns + 1):
-        i = np.arange(max(1, diagonal - num_columns), min(num_rows, diagonal - 1) + 1)
-        j = diagonal - i
+        i, j = _diagonal(diagonal, num_rows, num_columns)
         both, up, left = totals[i - 1, j - 1], totals[i - 1, j], totals[i, j - 1]
         move = np.where((both < up) & (both < left), _BOTH, np.where((up < both) & (up < left), _UP, _LEFT))
         moves[i, j] = move
@@ -83,16 +82,20 @@ def warp(costs: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return _backwards(moves)
 
 
+def _diagonal(number: int, num_rows: int, num_columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return rows and columns, from 1, of the cells whose sum is `number`."""
+    rows = np.arange(max(1, number - num_columns), min(num_rows, number - 1) + 1, dtype=np.intp)
+    return rows, number - rows
+
+
 def _backwards(moves: NDArray[np.int8]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     moves[0, :], moves[:, 0] = _LEFT, _UP
-    i: int = moves.shape[0] - 1
-    j: int = moves.shape[1] - 1
+    row, column = (size - 1 for size in moves.shape)
     path: list[tuple[int, int]] = []
-    while i > 0 or j > 0:
-        path.append((i - 1, j - 1))
-        move = int(moves[i, j])
-        i -= int(move != _LEFT)
-        j -= int(move != _UP)
+    while row > 0 or column > 0:
+        path.append((row - 1, column - 1))
+        move: int = moves[row, column].item()
+        row, column = row - (move != _LEFT), column - (move != _UP)
     cells = np.array(path[::-1], dtype=np.intp)
     return cells[:, 0], cells[:, 1]
 

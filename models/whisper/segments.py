@@ -136,7 +136,7 @@ class Transcript:
 
         Args:
             found: what the window said.
-            words: of `said(found)`, seconds from the start of the window; None where they were not asked for.
+            words: of `spoken(found)`, seconds from the start of the window; None where they were not asked for.
 
         Returns:
             Segments in order, within the window, none before the end of those returned before.
@@ -145,7 +145,7 @@ class Transcript:
         if stretch is None:
             return []
         tokens = said(found, self._tokenizer.first_time)
-        if found.is_silence(self._options.decoding) or not tokens or self._is_too_fast(tokens, stretch):
+        if self._is_nothing(found, tokens, stretch):
             self._previous = self._previous if tokens else []
             self._advance(stretch.num_frames)
             return []
@@ -153,13 +153,27 @@ class Transcript:
         pieces, num_frames = self._pieces(tokens, stretch, is_cut=is_cut)
         segments = [segment for piece in pieces if (segment := self._segment(piece, stretch, found)) is not None]
         if words is not None:
+            if pieces == [tokens]:
+                # As mlx-whisper: of a window that is one segment, its words alone say where it starts.
+                segments = [replace(segment, start_s=stretch.start_s) for segment in segments]
             segments, num_frames = self._with_words(segments, words, stretch, num_frames)
         segments = [kept for segment in segments if (kept := self._in_order(segment, stretch)) is not None]
         self._remember(segments, found, is_cut=is_cut)
         self._advance(num_frames)
         return segments
 
-    def _is_too_fast(self, tokens: Sequence[int], stretch: Stretch) -> bool:
+    def spoken(self, found: WindowText) -> tuple[int, ...]:
+        """Return the tokens of text that `accept` would make segments of: those whose words it takes."""
+        stretch = self.next
+        tokens = said(found, self._tokenizer.first_time)
+        if stretch is None or self._is_nothing(found, tokens, stretch):
+            return ()
+        pieces, _ = self._pieces(tokens, stretch, is_cut=len(tokens) < len(found.tokens))
+        return tuple(token for piece in pieces for token in piece if token < self._tokenizer.end)
+
+    def _is_nothing(self, found: WindowText, tokens: Sequence[int], stretch: Stretch) -> bool:
+        if found.is_silence(self._options.decoding) or not tokens:
+            return True
         limit = _FREE_CHARACTERS + _MAX_CHARACTERS_PER_SECOND * stretch.duration_s
         return len(self._tokenizer.decode(tokens)) > limit
 
@@ -206,6 +220,8 @@ class Transcript:
             own, placed = _taken(placed, sum(1 for token in segment.tokens if token < self._tokenizer.end))
             own, start_s, end_s = settle(own, segment.start_s, segment.end_s, last_speech_s, pace)
             last_speech_s = end_s
+            start_s = min([start_s, *(word.start_s for word in own[:1])])
+            end_s = max([end_s, *(word.end_s for word in own[-1:])])
             found.append(replace(segment, start_s=start_s, end_s=end_s, words=tuple(own)))
         if found and num_frames < stretch.num_frames and last_speech_s > offset:
             num_frames = min(stretch.num_frames, round((last_speech_s - offset) * FRAMES_PER_SECOND))

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from models.whisper.audio import HOP_SAMPLES, SAMPLE_RATE_HZ, WINDOW_SECONDS, LogMel, pad_frames
 from models.whisper.config import Config
-from models.whisper.segments import Segment, Transcript, TranscriptOptions, said
+from models.whisper.segments import Segment, Transcript, TranscriptOptions
 from models.whisper.session import Session, Window, advance
 from models.whisper.timing import align
 from models.whisper.tokenizer import WhisperTokenizer
@@ -46,7 +46,7 @@ def transcribe(
         while (found := window.decoding.result) is None:
             advance(session, [window])
         words = None
-        if options.has_words and not found.is_silence(options.decoding):
-            text = [token for token in said(found, tokenizer.first_time) if token < tokenizer.end]
-            words = align(session.model, tokenizer, memory, text, options.decoding, stretch.num_frames)
+        if options.has_words:
+            spoken = transcript.spoken(found)
+            words = align(session.model, tokenizer, memory, spoken, options.decoding, stretch.num_frames)
         yield from transcript.accept(found, words)

@@ -231,45 +231,6 @@ def rms_norm(x: mx.array, weight: mx.array, epsilon: float) -> mx.array:
     return _extension().rms_norm(x, weight, epsilon)
 
 
-def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, epsilon: float) -> mx.array:
-    """Normalize rows to mean 0 and variance 1: (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias.
-
-    Args:
-        x: float32 [..., width], any layout.
-        weight: float32 [width], row-contiguous.
-        bias: the same.
-        epsilon: added to the variance.
-
-    Returns:
-        float32 of the shape of `x`.
-
-    Raises:
-        OperandRejected, NativeError: as `quantized_linear`.
-
-    Source: Ba et al. 2016, arXiv:1607.06450.
-    """
-    return _extension().layer_norm(x, weight, bias, epsilon)
-
-
-def gelu(x: mx.array) -> mx.array:
-    """Weigh each number by the normal distribution function of it: x * (1 + erf(x / sqrt(2))) / 2.
-
-    The function is within 1e-7 of the exact one.
-
-    Args:
-        x: float32 [..., width], any layout.
-
-    Returns:
-        float32 of the shape of `x`.
-
-    Raises:
-        OperandRejected, NativeError: as `quantized_linear`.
-
-    Source: Hendrycks and Gimpel 2016, arXiv:1606.08415.
-    """
-    return _extension().gelu(x)
-
-
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """Join the halves of a gated layer: gate / (1 + exp(-gate)) * up.
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from models.layers.attention import attend, join_heads, split_heads
-from native import dense, kernels
+from native import dense, elements, kernels
 
 LAYER_NORM_EPS = 1e-5
 
@@ -118,11 +118,11 @@ class NativeOperations:
 
     def layer_norm(self, x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
         """Bring the last axis to mean 0 and variance 1."""
-        return kernels.layer_norm(x, weight, bias, LAYER_NORM_EPS)
+        return elements.layer_norm(x, weight, bias, LAYER_NORM_EPS)
 
     def gelu(self, x: mx.array) -> mx.array:
         """Return x * Phi(x), Phi within 1e-7."""
-        return kernels.gelu(x)
+        return elements.gelu(x)
 
     def convolve(self, x: mx.array, weight: mx.array, bias: mx.array, stride: int) -> mx.array:
         """Return [B, F / stride, outputs], as a product with what each output sees."""

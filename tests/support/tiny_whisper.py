@@ -79,7 +79,7 @@ def write_mlx(
     if quantization:
         for name in [name for name in tensors if _is_matrix(name)]:
             module = name.removesuffix(".weight")
-            codes, scales, biases = mx.quantize(tensors[name], **quantization)
+            codes, scales, biases = mx.quantize(tensors[name], quantization["group_size"], quantization["bits"])
             tensors |= {name: codes, f"{module}.scales": scales, f"{module}.biases": biases}
     config: dict[str, Any] = {"model_type": "whisper", **full}
     if quantization:

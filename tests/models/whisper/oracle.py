@@ -1,5 +1,6 @@
 """What mlx-whisper makes of recordings, from Whisper base written in its layout."""
 
+import importlib
 import json
 import wave
 from pathlib import Path
@@ -11,6 +12,11 @@ import numpy as np
 from models.checkpoint.raw_arrays import read_raw_array
 from models.whisper.config import SIZE_KEYS
 from models.whisper.folder import open_whisper
+
+
+def mlx_whisper_module(module: str) -> Any:
+    """Return a module of mlx-whisper, whose annotations are not to be believed."""
+    return importlib.import_module(f"mlx_whisper.{module}")
 
 
 def write_as_mlx(folder: Path, source: Path) -> Path:
@@ -39,6 +45,6 @@ def read_wav(path: Path) -> mx.array:
 
 def transcribed(folder: Path, samples: mx.array, **options: Any) -> dict[str, Any]:
     """Return mlx-whisper's transcript in float32."""
-    import mlx_whisper
-
-    return mlx_whisper.transcribe(np.array(samples), path_or_hf_repo=str(folder), fp16=False, **options)
+    return mlx_whisper_module("transcribe").transcribe(
+        np.array(samples), path_or_hf_repo=str(folder), fp16=False, **options
+    )

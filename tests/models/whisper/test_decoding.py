@@ -19,6 +19,7 @@ from models.whisper.decoding import (
 )
 from models.whisper.session import Session, Window, advance
 from tests.models.whisper.hearing import load, picture
+from tests.models.whisper.oracle import mlx_whisper_module
 from tests.models.whisper.test_tokenizer import tiny
 from tests.support.tiny_whisper import SIZES, write_mlx
 
@@ -182,13 +183,18 @@ def test_fast_and_reference_path_write_the_same_tokens(folder: Path, options: De
 
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_tokens_are_those_of_mlx_whisper(folder: Path, seed: int) -> None:
-    from mlx_whisper.decoding import DecodingOptions as TheirOptions
-    from mlx_whisper.decoding import decode as their_decode
-    from mlx_whisper.load_models import load_model
+    their_options = mlx_whisper_module("decoding").DecodingOptions
+    their_decode = mlx_whisper_module("decoding").decode
+    load_model = mlx_whisper_module("load_models").load_model
 
     # Without times: with them mlx-whisper may forbid everything, and then writes token 0.
-    shared = {"language": "en", "suppress_blank": False, "suppress_tokens": [42], "prompt": [700] * seed}
-    options = TheirOptions(fp16=False, without_timestamps=True, **shared)
+    shared: dict[str, Any] = {
+        "language": "en",
+        "suppress_blank": False,
+        "suppress_tokens": [42],
+        "prompt": [700] * seed,
+    }
+    options = their_options(fp16=False, without_timestamps=True, **shared)
     theirs = their_decode(load_model(str(folder)), picture(seed)[0], options)
     controls = [token for token in TOKENIZER.suppressed() if token > END]
     changes: dict[str, Any] = {"with_times": False, "suppressed": (42, *controls), "suppresses_blank": False}
@@ -199,8 +205,8 @@ def test_greedy_tokens_are_those_of_mlx_whisper(folder: Path, seed: int) -> None
 
 
 def test_language_is_that_of_mlx_whisper(folder: Path) -> None:
-    from mlx_whisper.decoding import detect_language
-    from mlx_whisper.load_models import load_model
+    detect_language = mlx_whisper_module("decoding").detect_language
+    load_model = mlx_whisper_module("load_models").load_model
 
     _, expected = detect_language(load_model(str(folder)), picture(4)[0])
     loaded = load(folder)

@@ -27,6 +27,12 @@ WRITERS = {"mlx": write_mlx, "transformers": write_hugging_face, "ctranslate2": 
 HALF: dict[str, Any] = {"mlx": mx.float16, "transformers": mx.float16, "ctranslate2": "float16"}
 
 
+def loaded(file: Path) -> dict[str, mx.array]:
+    tensors = mx.load(str(file))
+    assert isinstance(tensors, dict)
+    return tensors
+
+
 def changed(folder: Path, name: str, array: np.ndarray) -> Path:
     return write_ctranslate2(folder, changed={name: array})
 
@@ -35,7 +41,7 @@ def changed(folder: Path, name: str, array: np.ndarray) -> Path:
 @pytest.mark.parametrize("is_half", [False, True], ids=["float32", "float16"])
 @pytest.mark.parametrize("path", NumericPath)
 def test_layouts_give_the_same_bits(tmp_path: Path, layout: str, is_half: bool, path: NumericPath) -> None:
-    mlx = write_mlx(tmp_path / "mlx", **({"dtype": mx.float16} if is_half else {}))
+    mlx = write_mlx(tmp_path / "mlx", dtype=mx.float16 if is_half else mx.float32)
     other = WRITERS[layout](tmp_path / "other", **({"dtype": HALF[layout]} if is_half else {}))
     pairs = zip(logits_of(load(mlx, path).model), logits_of(load(other, path).model), strict=True)
     assert all(mx.array_equal(*pair) for pair in pairs)
@@ -70,7 +76,7 @@ def test_a_variable_too_many_is_refused_by_name(tmp_path: Path, name: str) -> No
 def test_a_tensor_too_many_is_refused_by_name(tmp_path: Path, layout: str) -> None:
     folder = WRITERS[layout](tmp_path / "tiny")
     file = next(folder.glob("*.safetensors"))
-    tensors = dict(mx.load(str(file)).items())
+    tensors = loaded(file)
     mx.save_safetensors(str(file), {**tensors, "decoder.blocks.0.extra.weight": mx.zeros(3)})
     with pytest.raises(CheckpointRejected, match=r"decoder\.blocks\.0\.extra\.weight: is no part of this model"):
         load(folder)
@@ -79,7 +85,7 @@ def test_a_tensor_too_many_is_refused_by_name(tmp_path: Path, layout: str) -> No
 def test_a_missing_variable_is_named(tmp_path: Path) -> None:
     folder = write_mlx(tmp_path / "tiny")
     file = folder / "weights.safetensors"
-    tensors = dict(mx.load(str(file)).items())
+    tensors = loaded(file)
     del tensors["encoder.blocks.1.mlp1.bias"]
     mx.save_safetensors(str(file), tensors)
     with pytest.raises(CheckpointCorrupt, match=r"encoder\.blocks\.1\.mlp1\.bias: is missing"):

@@ -157,7 +157,7 @@ def test_whatever_windows_say_segments_are_in_order_and_the_end_is_reached(seed:
         found = heard(*(float(part) if part.replace(".", "").isdigit() else part for part in map(str, parts)))
         ids = whole.spoken(found)
         times = sorted(draws.uniform(0, 30, 2 * len(ids)).tolist())
-        words = [Word("x", (token,), *times[2 * n : 2 * n + 2], 0.5) for n, token in enumerate(ids)]
+        words = [Word("x", (token,), times[2 * n], times[2 * n + 1], 0.5) for n, token in enumerate(ids)]
         for segment in whole.accept(found, words if seed % 2 else None):
             assert last_end_s <= segment.start_s < segment.end_s <= num_frames / 100 + 1e-9, f"seed {seed}"
             assert all(segment.start_s <= w.start_s <= w.end_s <= segment.end_s for w in segment.words), f"seed {seed}"

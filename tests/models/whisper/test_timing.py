@@ -9,6 +9,7 @@ from models.whisper.decoding import DecodingOptions
 from models.whisper.timing import align, median_filter, warp
 from models.whisper.words import Pace, Word, is_anomalous, merge_punctuation, pace_of, settle, shorten_at_sentence_ends
 from tests.models.whisper.hearing import load, picture
+from tests.models.whisper.oracle import mlx_whisper_module
 from tests.support.tiny_whisper import write_mlx
 
 
@@ -19,7 +20,7 @@ def word(text: str, start_s: float, end_s: float, probability: float = 0.9) -> W
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (5, 30), (30, 5), (17, 17)])
 @pytest.mark.parametrize("seed", range(3))
 def test_paths_are_those_of_mlx_whisper(shape: tuple[int, int], seed: int) -> None:
-    from mlx_whisper.timing import dtw
+    dtw = mlx_whisper_module("timing").dtw
 
     costs = np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)
     ours, theirs = warp(costs), dtw(costs)
@@ -29,7 +30,7 @@ def test_paths_are_those_of_mlx_whisper(shape: tuple[int, int], seed: int) -> No
 
 @pytest.mark.parametrize("shape", [(2, 3, 3), (2, 3, 4), (2, 4, 40)])
 def test_medians_are_those_of_mlx_whisper(shape: tuple[int, ...]) -> None:
-    from mlx_whisper.timing import median_filter as oracle
+    oracle = mlx_whisper_module("timing").median_filter
 
     values = np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
     assert np.array_equal(median_filter(values), oracle(values, 7))
@@ -38,8 +39,8 @@ def test_medians_are_those_of_mlx_whisper(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("num_frames", [40, 22])
 @pytest.mark.filterwarnings("ignore")
 def test_words_are_those_of_mlx_whisper(tmp_path: Path, num_frames: int) -> None:
-    from mlx_whisper.load_models import load_model
-    from mlx_whisper.timing import find_alignment
+    load_model = mlx_whisper_module("load_models").load_model
+    find_alignment = mlx_whisper_module("timing").find_alignment
 
     folder = write_mlx(tmp_path / "tiny")
     loaded, oracle = load(folder), load_model(str(folder))

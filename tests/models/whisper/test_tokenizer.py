@@ -13,6 +13,7 @@ from models.whisper.config import Config
 from models.whisper.languages import LANGUAGES, language_of
 from models.whisper.tokenizer import Task, WhisperTokenizer
 from models.whisper.vocabulary import read_vocabulary
+from tests.models.whisper.oracle import mlx_whisper_module
 from tests.support.tiny_whisper import SIZES, tokenizer_json, words
 
 VOCABULARIES = (51_864, 51_865, 51_866)
@@ -20,7 +21,7 @@ TEXTS = ["Hello world, it's 2,000 €!", " Ünïcödé ♪♪ 日本語 naïve",
 
 
 def config_of(n_vocab: int) -> Config:
-    return Config(**{**SIZES, "n_vocab": n_vocab})
+    return Config.from_checkpoint({**SIZES, "n_vocab": n_vocab})
 
 
 def assets() -> Path:
@@ -37,7 +38,7 @@ def real_folder(tmp_path: Path, n_vocab: int) -> Path:
 
 
 def oracle(n_vocab: int, **options: Any) -> Any:
-    from mlx_whisper.tokenizer import get_tokenizer
+    get_tokenizer = mlx_whisper_module("tokenizer").get_tokenizer
 
     config = config_of(n_vocab)
     return get_tokenizer(config.is_multilingual, num_languages=config.num_languages, **options)
@@ -84,9 +85,9 @@ def test_an_english_only_model_takes_no_language_and_no_task() -> None:
 
 
 def test_languages_are_those_of_mlx_whisper() -> None:
-    from mlx_whisper.tokenizer import LANGUAGES as THEIRS
+    theirs = mlx_whisper_module("tokenizer").LANGUAGES
 
-    assert list(THEIRS) == list(LANGUAGES)
+    assert list(theirs) == list(LANGUAGES)
 
 
 @pytest.mark.parametrize(

@@ -128,22 +128,9 @@ def settle(
     return found, start_s, end_s
 
 
-def is_anomalous(words: Sequence[Word]) -> bool:
-    """Whether words look invented: the first eight improbable, or much too short or long."""
-    spoken = [word for word in words if word.text not in BEFORE_WORDS + AFTER_WORDS][:8]
-    score = sum(_anomaly(word) for word in spoken)
-    return bool(words) and (score >= 3 or score + 0.01 >= len(spoken))
-
-
 def _starts_slowly(words: Sequence[Word], pace: Pace) -> bool:
     first_two_s = words[1].end_s - words[0].start_s if len(words) > 1 else 0.0
     return words[0].duration_s > pace.max_s or first_two_s > 2 * pace.max_s
-
-
-def _anomaly(word: Word) -> float:
-    score = 1.0 if word.probability < 0.15 else 0.0
-    score += max(0.0, 0.133 - word.duration_s) * 15
-    return score + max(0.0, word.duration_s - 2.0)
 
 
 def _joined(word: Word, first: Word, second: Word) -> Word:

@@ -7,7 +7,7 @@ import pytest
 
 from models.whisper.decoding import DecodingOptions
 from models.whisper.timing import align, median_filter, warp
-from models.whisper.words import Pace, Word, is_anomalous, merge_punctuation, pace_of, settle, shorten_at_sentence_ends
+from models.whisper.words import Pace, Word, merge_punctuation, pace_of, settle, shorten_at_sentence_ends
 from tests.models.whisper.hearing import load, picture
 from tests.models.whisper.oracle import mlx_whisper_module
 from tests.support.tiny_whisper import write_mlx
@@ -100,10 +100,3 @@ def test_pace_is_the_median_within_reason() -> None:
     assert pace_of([word("a", 0, 0.2), word("b", 1, 1.4), word("c", 2, 2)]).median_s == pytest.approx(0.3)
     assert pace_of([word("a", 0, 4)]).median_s == 0.7
     assert pace_of([]).max_s == 0
-
-
-def test_improbable_words_of_no_length_look_invented() -> None:
-    assert is_anomalous([word(" x", 0, 0.01, 0.1)] * 3)
-    assert is_anomalous([word(" x", 0, 6.0, 0.1)])
-    assert not is_anomalous([word(" fine", 0, 0.4), word(" words", 0.4, 0.8)])
-    assert not is_anomalous([])

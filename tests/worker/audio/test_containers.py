@@ -76,6 +76,7 @@ def test_playlists_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "secret.wav").write_bytes(written("wav"))
     monkeypatch.chdir(tmp_path)
     playlist = b"ffconcat version 1.0\nfile secret.wav\n"
+    unguarded: Any
     with av.open(io.BytesIO(playlist)) as unguarded:
         assert sum(frame.samples for frame in unguarded.decode(audio=0)) == 48_000
     with pytest.raises(AudioUnreadable):

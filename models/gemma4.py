@@ -196,7 +196,7 @@ class Block:
         self.pre_feedforward_layernorm = weights.norm(f"{prefix}.pre_feedforward_layernorm", *norms)
         self.post_feedforward_layernorm = weights.norm(f"{prefix}.post_feedforward_layernorm", *norms)
         self._layer_input = LayerInput(text, layer, weights) if text.hidden_size_per_layer_input else None
-        self.layer_scalar = weights.vector(f"{prefix}.layer_scalar", 1)
+        self.layer_scalar = weights.tensor(f"{prefix}.layer_scalar", (1,))
 
     def __call__(
         self, x: mx.array, step: Step, rotation: Rotation | None, kept: KeysAndValues, inputs: mx.array | None

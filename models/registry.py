@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from models import gemma3, gemma4, llama, mistral, phi3, qwen2, qwen3, smollm3
-from models.checkpoint.checkpoint import Checkpoint
+from models.checkpoint.checkpoint import TextCheckpoint
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, LayerShape, PlainKV
 from models.checkpoint.text_config import TextConfig
@@ -55,7 +55,7 @@ class LoadedModel:
 
     model: TextModel
     tokenizer: Tokenizer
-    checkpoint: Checkpoint
+    checkpoint: TextCheckpoint
     path: NumericPath
     device: str
     dtype: mx.Dtype
@@ -93,7 +93,7 @@ class LoadedModel:
 
 
 def load(
-    checkpoint: Checkpoint,
+    checkpoint: TextCheckpoint,
     path: NumericPath,
     report: Callable[[LoadProgress], None],
     *,
@@ -139,7 +139,7 @@ def load(
     )
 
 
-def _build(checkpoint: Checkpoint, weights: Weights) -> TextModel:
+def _build(checkpoint: TextCheckpoint, weights: Weights) -> TextModel:
     builder = _BUILDERS.get(checkpoint.architecture)
     if builder is None:
         problem = f"the architecture {checkpoint.architecture} is not one of {', '.join(_BUILDERS)}"
@@ -165,7 +165,7 @@ def _arithmetic(path: NumericPath, device: str, *, cpu_kernels: bool) -> Arithme
     return NativeArithmetic() if cpu_kernels and kernels.is_available() else MlxCpuArithmetic()
 
 
-def _compute_dtype(checkpoint: Checkpoint, device: str) -> mx.Dtype:
+def _compute_dtype(checkpoint: TextCheckpoint, device: str) -> mx.Dtype:
     """Return float32 on the CPU, where half precision runs at a fortieth of its speed; else what is stored."""
     if device == "cpu":
         return mx.float32

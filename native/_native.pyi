@@ -47,6 +47,12 @@ def rows(weight: mlx.core.array, indices: mlx.core.array) -> mlx.core.array:
 def rms_norm(x: mlx.core.array, weight: mlx.core.array, epsilon: float) -> mlx.core.array:
     """Normalize rows by their root mean square."""
 
+def layer_norm(x: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array, epsilon: float) -> mlx.core.array:
+    """Normalize rows to mean 0 and variance 1."""
+
+def gelu(x: mlx.core.array) -> mlx.core.array:
+    """Weigh each number by the normal distribution function of it."""
+
 def swiglu(gate: mlx.core.array, up: mlx.core.array) -> mlx.core.array:
     """Join the two halves of a gated layer."""
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 from pomona.v1 import common_pb2, generation_pb2, model_pb2
 
 from models import registry
-from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from models.checkpoint.checkpoint import TextCheckpoint, open_checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
 from models.checkpoint.text_config import CONFIG_FILE
@@ -84,7 +84,7 @@ def text_settings(settings: WorkerSettings) -> TextSettings:
     )
 
 
-def _load(checkpoint: Checkpoint, settings: WorkerSettings, report: Callable[[LoadProgress], None]) -> LoadedModel:
+def _load(checkpoint: TextCheckpoint, settings: WorkerSettings, report: Callable[[LoadProgress], None]) -> LoadedModel:
     """Read the weights and compute with them once.
 
     Raises:
@@ -113,7 +113,7 @@ def _settle_kernels(loaded: LoadedModel, settings: WorkerSettings) -> None:
         log.warning("MLX computes everything, without native kernels: %s", why)
 
 
-def check_serves(checkpoint: Checkpoint, context_tokens: int | None) -> None:
+def check_serves(checkpoint: TextCheckpoint, context_tokens: int | None) -> None:
     """Refuse a checkpoint that could be loaded and still not answer.
 
     Args:
@@ -205,13 +205,13 @@ def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: Worke
     return message
 
 
-def _abilities(checkpoint: Checkpoint, settings: WorkerSettings) -> Abilities:
+def _abilities(checkpoint: TextCheckpoint, settings: WorkerSettings) -> Abilities:
     return told_abilities(
         checkpoint.chat_template, reasoning_marks=settings.reasoning_marks, tool_dialect=settings.tool_dialect
     )
 
 
-def _template(checkpoint: Checkpoint, abilities: Abilities) -> Template | None:
+def _template(checkpoint: TextCheckpoint, abilities: Abilities) -> Template | None:
     if checkpoint.chat_template is None:
         return None
     tokenizer = checkpoint.tokenizer()

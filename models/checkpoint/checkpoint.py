@@ -36,11 +36,10 @@ class Checkpoint:
 
     Attributes:
         name: base name of the folder or file.
-        format: `safetensors` or `gguf`.
+        format: `safetensors`, `gguf` or, of Whisper alone, `ctranslate2`.
         architecture: model_type, `llama`.
         config: keys of Hugging Face's config.json, checked, with defaults; `tie_word_embeddings`, `rope_theta` and
             `rope_scaling` (None, or `rope_type` linear or llama3 with its numbers) are there for those that state them.
-        text: the same, typed.
         generation_config: generation_config.json as it stands; empty for GGUF.
         quantization: None where no layer is quantized.
         tensors: by canonical name.
@@ -52,7 +51,6 @@ class Checkpoint:
     name: str
     format: str
     config: Mapping[str, Any]
-    text: TextConfig
     generation_config: Mapping[str, Any]
     quantization: Quantization | None
     tensors: Mapping[str, TensorInfo]
@@ -63,8 +61,8 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str:
-        """The text model's model_type."""
-        return self.text.model_type
+        """The model_type."""
+        return str(self.config["model_type"])
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer; it is built at the first call and the same one is returned after.
@@ -118,7 +116,23 @@ class Checkpoint:
         return weight.file.name if weight else CONFIG_FILE
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+@dataclass(frozen=True)
+class TextCheckpoint(Checkpoint):
+    """A checkpoint of a model that writes text.
+
+    Attributes:
+        text: its config, typed.
+    """
+
+    text: TextConfig
+
+    @property
+    def architecture(self) -> str:
+        """The text model's model_type."""
+        return self.text.model_type
+
+
+def open_checkpoint(path: Path) -> TextCheckpoint:
     """Open a folder in the layout of Hugging Face, or a GGUF file.
 
     Reads headers, configs and the tokenizer's bytes; no weights beyond the samples that name the revision.
@@ -138,7 +152,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointMissing("cannot be read", file=path.name) from error
 
 
-def _open(path: Path) -> Checkpoint:
+def _open(path: Path) -> TextCheckpoint:
     if path.is_dir():
         return _open_folder(path)
     if path.suffix.lower() == ".gguf" or read_start(path, len(MAGIC)) == MAGIC:
@@ -146,7 +160,7 @@ def _open(path: Path) -> Checkpoint:
     raise CheckpointRejected("is neither a checkpoint's folder nor a GGUF file", file=path.name)
 
 
-def _open_folder(folder: Path) -> Checkpoint:
+def _open_folder(folder: Path) -> TextCheckpoint:
     config, config_bytes = read_config(folder)
     generation_config, generation_bytes = read_generation_config(folder)
     tensors, headers = read_folder_tensors(folder)
@@ -155,7 +169,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     parts = [config_bytes, generation_bytes, tokenizer_bytes, _optional(folder, TOKENIZER_CONFIG_FILE)]
     is_tied = _is_tied(config.keys, tensors)
     parts += [(template or "").encode("utf-8", "surrogatepass"), *(header.digest for header in headers)]
-    return Checkpoint(
+    return TextCheckpoint(
         name=folder.name,
         format="safetensors",
         config={**config.keys, "tie_word_embeddings": is_tied},
@@ -170,11 +184,11 @@ def _open_folder(folder: Path) -> Checkpoint:
     )
 
 
-def _open_gguf(path: Path) -> Checkpoint:
+def _open_gguf(path: Path) -> TextCheckpoint:
     header = read_gguf_header(path)
     config = gguf_config(header, path)
     eos_ids(config, path.name)
-    return Checkpoint(
+    return TextCheckpoint(
         name=path.name,
         format="gguf",
         config=config,

@@ -24,6 +24,8 @@ class TensorInfo:
         permuted_heads: 0, or the number of heads whose rows GGUF keeps interleaved: row i of the true tensor is
             stored row `gguf_llama.unpermuted_rows(shape[0], permuted_heads)[i]`.
         stored_type: GGUF's word for the stored tensor that this is, or is a part of (Q4_1, F32, ...); empty elsewhere.
+        axes: where the stored axes go: axis i of the true tensor is the stored axis `axes[i]`; empty: as stored.
+        is_raw: whether the file is one that MLX does not read, with the tensor's numbers as they stand at `offset`.
     """
 
     name: str
@@ -35,3 +37,12 @@ class TensorInfo:
     nbytes: int
     permuted_heads: int = 0
     stored_type: str = ""
+    axes: tuple[int, ...] = ()
+    is_raw: bool = False
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape in the file."""
+        if not self.axes:
+            return self.shape
+        return tuple(self.shape[self.axes.index(axis)] for axis in range(len(self.shape)))

@@ -18,6 +18,7 @@ from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
 from models.checkpoint.gguf_blocks import read_gguf_array
 from models.checkpoint.gguf_llama import unpermuted_rows
 from models.checkpoint.quantization import AFFINE_BITS, AFFINE_GROUP_SIZES, FLOAT_MODES, LayerQuantization
+from models.checkpoint.raw_arrays import read_raw_array
 from models.checkpoint.tensors import TensorInfo
 from models.layers.arithmetic import Arithmetic
 from models.layers.embedding import Embedding, QuantizedEmbedding, TokenEmbedding
@@ -130,9 +131,13 @@ class Weights:
         weight = self.take(name, (width,))
         return RMSNorm(self._keep(name, 1 + weight if is_stored_less_one else weight), eps, self.arithmetic)
 
-    def vector(self, name: str, width: int) -> mx.array:
-        """Return a tensor [width] in the compute dtype, to be kept; raises as `take`."""
-        return self._keep(name, self.take(name, (width,)))
+    def has(self, name: str) -> bool:
+        """Tell whether the checkpoint holds a tensor of this canonical name."""
+        return name in self._checkpoint.tensors
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> mx.array:
+        """Return a tensor that a layer keeps as it is, in the compute dtype; raises as `take`."""
+        return self._keep(name, self.take(name, shape))
 
     def ignore(self, module: str) -> None:
         """Accept that a checkpoint holds a module, and all within it, that the model does not read."""
@@ -255,6 +260,8 @@ class Weights:
             problem = f"has shape {_words(info.shape)}, not {_words(shape)}"
             raise CheckpointCorrupt(problem, file=info.file.name, key=info.stored_name)
         array = self._stored(info)
+        if info.axes:
+            array = mx.contiguous(mx.transpose(array, info.axes))
         if dtype is not None and mx.issubdtype(array.dtype, mx.floating):
             array = array.astype(dtype)
         if info.permuted_heads:
@@ -273,10 +280,12 @@ class Weights:
             self._read_bytes += info.nbytes
             self._on_read(self._read_bytes, self._total_bytes)
             return array
+        if info.is_raw:
+            return read_raw_array(info)
         if info.file not in self._shards:
             self._shards[info.file] = _load(info.file)
         array = self._shards[info.file].get(info.stored_name)
-        if array is None or array.shape != info.shape:
+        if array is None or array.shape != info.stored_shape:
             raise CheckpointCorrupt("is not what its header says", file=info.file.name, key=info.stored_name)
         return array
 

@@ -180,6 +180,14 @@ void define_dense(nb::module_& m) {
 /// The functions of native/kernels.py: what stands between products.
 void define_fused(nb::module_& m) {
     m.def("rms_norm", &pomona::rms_norm, "x"_a, "weight"_a, "epsilon"_a, "Normalize rows by their root mean square.");
+    m.def("layer_norm",
+          &pomona::layer_norm,
+          "x"_a,
+          "weight"_a,
+          "bias"_a,
+          "epsilon"_a,
+          "Normalize rows to mean 0 and variance 1.");
+    m.def("gelu", &pomona::gelu, "x"_a, "Weigh each number by the normal distribution function of it.");
     m.def("swiglu", &pomona::swiglu, "gate"_a, "up"_a, "Join the two halves of a gated layer.");
     m.def(
         "add",

@@ -37,6 +37,26 @@ void normalize(const Rows& x, const float* weight, float epsilon, int64_t width,
     });
 }
 
+void center(const Rows& x, const float* weight, const float* bias, float epsilon, int64_t width, float* y) {
+    const Instructions& isa = instructions();
+    share_rows(x.count(), width, [&](int64_t begin, int64_t end) {
+        std::vector<float> memory;
+        for (int64_t row = begin; row < end; ++row) {
+            isa.center(plain(x, row, width, memory), weight, bias, epsilon, width, y + row * width);
+        }
+    });
+}
+
+void find_gelu(const Rows& x, int64_t width, float* y) {
+    const Instructions& isa = instructions();
+    share_rows(x.count(), 4 * width, [&](int64_t begin, int64_t end) {
+        std::vector<float> memory;
+        for (int64_t row = begin; row < end; ++row) {
+            isa.gelu(plain(x, row, width, memory), width, y + row * width);
+        }
+    });
+}
+
 void join_swiglu(const Rows& gate, const Rows& up, int64_t width, float* y) {
     const Instructions& isa = instructions();
     share_rows(gate.count(), 4 * width, [&](int64_t begin, int64_t end) {

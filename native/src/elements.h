@@ -16,6 +16,20 @@ namespace pomona {
 /// @param y float32 [rows, width], written.
 void normalize(const Rows& x, const float* weight, float epsilon, int64_t width, float* y);
 
+/// Layer normalization: y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias.
+///
+/// @param x rows of `width` floats.
+/// @param weight `width` floats.
+/// @param bias the same.
+/// @param y float32 [rows, width], written.
+void center(const Rows& x, const float* weight, const float* bias, float epsilon, int64_t width, float* y);
+
+/// y = x * Phi(x), Phi being the distribution function of the normal distribution.
+///
+/// @param x rows of `width` floats.
+/// @param y float32 [rows, width], written.
+void find_gelu(const Rows& x, int64_t width, float* y);
+
 /// y = gate / (1 + exp(-gate)) * up.
 ///
 /// @param gate rows of `width` floats.

@@ -62,6 +62,44 @@ class RmsNorm : public SameShape {
     float epsilon_;
 };
 
+class LayerNorm : public SameShape {
+  public:
+    explicit LayerNorm(float epsilon) : epsilon_(epsilon) {}
+
+    /// inputs: x, weight, bias
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        require_contiguous(inputs[1], "weight");
+        require_contiguous(inputs[2], "bias");
+        return [rows = rows_of(inputs[0]),
+                weight = inputs[1].data<float>(),
+                bias = inputs[2].data<float>(),
+                epsilon = epsilon_,
+                width = inputs[0].shape(-1),
+                y = outputs[0].data<float>()] { center(rows, weight, bias, epsilon, width, y); };
+    }
+
+    bool is_equivalent(const mx::Primitive& other) const override {
+        return epsilon_ == static_cast<const LayerNorm&>(other).epsilon_;
+    }
+
+    DEFINE_NAME(LayerNorm)
+
+  private:
+    float epsilon_;
+};
+
+class Gelu : public SameShape {
+  public:
+    /// inputs: x
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        return [rows = rows_of(inputs[0]), width = inputs[0].shape(-1), y = outputs[0].data<float>()] {
+            find_gelu(rows, width, y);
+        };
+    }
+
+    DEFINE_NAME(Gelu)
+};
+
 class Swiglu : public SameShape {
   public:
     /// inputs: gate, up
@@ -233,6 +271,22 @@ mx::array rms_norm(const mx::array& x, const mx::array& weight, float epsilon) {
             "weight",
             "has not one element for each of a row of x, or of equal runs of it");
     return made_by(std::make_shared<RmsNorm>(epsilon), {x, weight});
+}
+
+mx::array layer_norm(const mx::array& x, const mx::array& weight, const mx::array& bias, float epsilon) {
+    require_float32(x, "x");
+    require_float32(weight, "weight");
+    require_float32(bias, "bias");
+    require(x.ndim() > 0, "x", "has no dimensions");
+    require(weight.shape() == mx::Shape{x.shape(-1)}, "weight", "has not one element for each of a row of x");
+    require(bias.shape() == weight.shape(), "bias", "has not one element for each of a row of x");
+    return made_by(std::make_shared<LayerNorm>(epsilon), {x, weight, bias});
+}
+
+mx::array gelu(const mx::array& x) {
+    require_float32(x, "x");
+    require(x.ndim() > 0, "x", "has no dimensions");
+    return made_by(std::make_shared<Gelu>(), {x});
 }
 
 mx::array swiglu(const mx::array& gate, const mx::array& up) {

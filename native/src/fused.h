@@ -13,6 +13,23 @@ namespace pomona {
 /// @return float32 of the shape of x.
 mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& weight, float epsilon);
 
+/// (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias.
+///
+/// @param x float32 [..., width].
+/// @param weight float32 [width], row-contiguous.
+/// @param bias the same.
+/// @return float32 of the shape of x.
+mlx::core::array layer_norm(const mlx::core::array& x,
+                            const mlx::core::array& weight,
+                            const mlx::core::array& bias,
+                            float epsilon);
+
+/// x * Phi(x).
+///
+/// @param x float32 [..., width].
+/// @return float32 of the shape of x.
+mlx::core::array gelu(const mlx::core::array& x);
+
 /// gate / (1 + exp(-gate)) * up.
 ///
 /// @param gate float32 [..., width].

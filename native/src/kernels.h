@@ -180,6 +180,12 @@ struct Instructions {
     /// y = x / sqrt(mean(x * x) + epsilon) * weight, for one row.
     void (*normalize)(const float* x, const float* weight, float epsilon, int64_t width, float* y);
 
+    /// y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias, for one row.
+    void (*center)(const float* x, const float* weight, const float* bias, float epsilon, int64_t width, float* y);
+
+    /// y = x * Phi(x), element by element.
+    void (*gelu)(const float* x, int64_t count, float* y);
+
     /// y = gate / (1 + exp(-gate)) * up, element by element.
     void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
 

@@ -1,12 +1,13 @@
 """What stands between products: against float64 and against themselves in other company."""
 
+import math
 from collections.abc import Iterator
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from native import kernels
+from native import elements, kernels
 from native.errors import OperandRejected
 
 TOLERANCE = 1e-5
@@ -203,3 +204,44 @@ def test_angles_are_those_of_positions(scale: float) -> None:
     assert kernels.angles(positions[:0], turns, scale)[0].shape == (0, 3)
     with pytest.raises(OperandRejected):
         kernels.angles(positions.astype(mx.int64), turns, scale)
+
+
+@pytest.mark.parametrize("width", [1, 7, 16, 512, 515])
+def test_rows_are_centred(width: int) -> None:
+    x, weight, bias = normal(2, 3, width) * 3 + 5, normal(width, seed=2), normal(width, seed=3)
+
+    exact = np.array(x, np.float64)
+    exact = (exact - exact.mean(-1, keepdims=True)) / np.sqrt(exact.var(-1, keepdims=True) + 1e-5)
+    exact = exact * np.array(weight) + np.array(bias)
+
+    assert near(elements.layer_norm(x, weight, bias, 1e-5), exact)
+    assert equal_bits(
+        elements.layer_norm(x, weight, bias, 1e-5)[1, 2], elements.layer_norm(x[1, 2], weight, bias, 1e-5)
+    )
+    assert equal_bits(
+        elements.layer_norm(x.swapaxes(0, 1), weight, bias, 1e-5),
+        elements.layer_norm(mx.contiguous(x.swapaxes(0, 1)), weight, bias, 1e-5),
+    )
+    assert elements.layer_norm(x[:0], weight, bias, 1e-5).shape == (0, 3, width)
+
+
+def test_numbers_are_weighed_by_the_normal_distribution() -> None:
+    x = mx.array(np.linspace(-30, 30, 6007, dtype=np.float32).reshape(1, 6007))
+
+    exact = np.array([[v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in np.array(x[0], np.float64)]])
+
+    found = np.array(elements.gelu(x), np.float64)
+    assert (np.abs(found - exact) <= 2e-7 * np.maximum(1, np.abs(np.array(x)))).all()
+    assert abs(found[0, 0]) < 1e-30
+    assert found[0, -1] == 30
+    assert equal_bits(elements.gelu(x)[:, 17:20], elements.gelu(x[:, 17:20]))
+    assert equal_bits(elements.gelu(normal(5, 33).T), elements.gelu(mx.contiguous(normal(5, 33).T)))
+
+
+def test_what_is_centred_or_weighed_must_fit() -> None:
+    with pytest.raises(OperandRejected):
+        elements.layer_norm(normal(2, 8), normal(7), normal(8), 1e-5)
+    with pytest.raises(OperandRejected):
+        elements.layer_norm(normal(2, 8), normal(8), normal(7), 1e-5)
+    with pytest.raises(OperandRejected):
+        elements.gelu(normal(2, 8).astype(mx.float16))

@@ -373,6 +373,8 @@ constexpr Instructions instructions_of(const char* name) {
         &multiply_dense<Isa>,
         &widen<Isa>,
         &vector::normalize<Isa>,
+        &vector::center<Isa>,
+        &vector::gelu<Isa>,
         &vector::swiglu<Isa>,
         &vector::geglu<Isa>,
         &vector::soft_bound<Isa>,

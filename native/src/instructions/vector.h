@@ -89,6 +89,52 @@ void normalize(const float* x, const float* weight, float epsilon, int64_t width
 }
 
 template <class Isa>
+void center(const float* x, const float* weight, const float* bias, float epsilon, int64_t width, float* y) {
+    auto values = Isa::zero();
+    for_vectors<Isa>(width, [&](int64_t i, int64_t count) { values = Isa::add(values, load_some<Isa>(x + i, count)); });
+    float mean = Isa::total(values) / static_cast<float>(width);
+    auto minus_mean = constant<Isa>(-mean);
+    auto squares = Isa::zero();
+    int64_t whole = width - width % Isa::kLanes;
+    for_vectors<Isa>(whole, [&](int64_t i, int64_t) {
+        auto distance = Isa::add(Isa::load(x + i), minus_mean);
+        squares = Isa::fma(distance, distance, squares);
+    });
+    float sum = Isa::total(squares);
+    for (int64_t i = whole; i < width; ++i) {  // lanes behind the last element would have a distance too
+        sum += (x[i] - mean) * (x[i] - mean);
+    }
+    auto factor = constant<Isa>(1.0f / __builtin_sqrtf(sum / static_cast<float>(width) + epsilon));
+    for_vectors<Isa>(width, [&](int64_t i, int64_t count) {
+        auto scaled = Isa::multiply(Isa::add(load_some<Isa>(x + i, count), minus_mean), factor);
+        store_some<Isa>(
+            y + i, Isa::fma(scaled, load_some<Isa>(weight + i, count), load_some<Isa>(bias + i, count)), count);
+    });
+}
+
+/// x * Phi(x) = max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2, with the rational approximation of erfc that is within
+/// 1.5e-7 everywhere. Source: Abramowitz and Stegun 1964, 7.1.26.
+template <class Isa>
+void gelu(const float* x, int64_t count, float* y) {
+    auto one = constant<Isa>(1.0f);
+    for_vectors<Isa>(count, [&](int64_t i, int64_t lanes) {
+        auto values = load_some<Isa>(x + i, lanes);
+        auto size = Isa::larger(values, Isa::multiply(values, constant<Isa>(-1.0f)));
+        auto root = Isa::multiply(size, constant<Isa>(0.70710678f));
+        auto t = Isa::divide(one, Isa::fma(root, constant<Isa>(0.3275911f), one));
+        auto sum = constant<Isa>(1.061405429f);
+        sum = Isa::fma(sum, t, constant<Isa>(-1.453152027f));
+        sum = Isa::fma(sum, t, constant<Isa>(1.421413741f));
+        sum = Isa::fma(sum, t, constant<Isa>(-0.284496736f));
+        sum = Isa::fma(sum, t, constant<Isa>(0.254829592f));
+        auto falling = exponential<Isa>(Isa::multiply(Isa::multiply(root, root), constant<Isa>(-1.0f)));
+        auto tail = Isa::multiply(Isa::multiply(sum, t), falling);  // erfc
+        auto positive = Isa::larger(values, constant<Isa>(0.0f));
+        store_some<Isa>(y + i, Isa::fma(Isa::multiply(size, tail), constant<Isa>(-0.5f), positive), lanes);
+    });
+}
+
+template <class Isa>
 void swiglu(const float* gate, const float* up, int64_t count, float* y) {
     auto one = constant<Isa>(1.0f);
     auto minus_one = constant<Isa>(-1.0f);

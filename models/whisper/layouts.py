@@ -1,0 +1,184 @@
+"""The three layouts of a Whisper checkpoint under one set of names: those of MLX's layout.
+
+`encoder.conv1`, `encoder.blocks.0.attn.query`, `….attn_ln`, `….mlp1`, `….mlp_ln`, `encoder.ln_post`,
+`decoder.token_embedding`, `decoder.positional_embedding`, `decoder.blocks.0.cross_attn.key`, `decoder.ln`. Hugging
+Face and CTranslate2 also store the encoder's positions, here `encoder.positional_embedding`, and keep convolutions as
+[outputs, inputs, 3], which here are [outputs, 3, inputs]. CTranslate2 stacks query, key and value, and gives the key
+a bias of zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
+from models.checkpoint.raw_arrays import read_raw_array
+from models.checkpoint.tensors import TensorInfo
+from models.whisper.ctranslate2 import ModelFile, Variable
+
+_SPECIFICATION = "WhisperSpec"
+_CONV_AXES = (0, 2, 1)
+# Numbers of CTranslate2's that its own runtime needs; Whisper's are always these.
+_FIXED = {"pre_norm": 1, "scale_embeddings": 0, "start_from_zero_embedding": 0, "alibi": 0, "activation": 3}
+_DESCRIBED = frozenset({"num_heads", "alignment_heads", "alignment_layer"})
+
+_HF_TOP = {
+    "encoder.layer_norm": "encoder.ln_post",
+    "encoder.embed_positions.weight": "encoder.positional_embedding",
+    "decoder.embed_tokens": "decoder.token_embedding",
+    "decoder.embed_positions.weight": "decoder.positional_embedding",
+    "decoder.layer_norm": "decoder.ln",
+}
+_HF_BLOCK = {
+    "self_attn.q_proj": "attn.query",
+    "self_attn.k_proj": "attn.key",
+    "self_attn.v_proj": "attn.value",
+    "self_attn.out_proj": "attn.out",
+    "self_attn_layer_norm": "attn_ln",
+    "encoder_attn.q_proj": "cross_attn.query",
+    "encoder_attn.k_proj": "cross_attn.key",
+    "encoder_attn.v_proj": "cross_attn.value",
+    "encoder_attn.out_proj": "cross_attn.out",
+    "encoder_attn_layer_norm": "cross_attn_ln",
+    "fc1": "mlp1",
+    "fc2": "mlp2",
+    "final_layer_norm": "mlp_ln",
+}
+_CT2_TOP = {
+    "encoder/layer_norm": "encoder.ln_post",
+    "encoder/position_encodings/encodings": "encoder.positional_embedding",
+    "encoder/conv1": "encoder.conv1",
+    "encoder/conv2": "encoder.conv2",
+    "decoder/embeddings": "decoder.token_embedding",
+    "decoder/position_encodings/encodings": "decoder.positional_embedding",
+    "decoder/layer_norm": "decoder.ln",
+}
+# What a stacked layer holds, in order.
+_CT2_BLOCK = {
+    "self_attention/linear_0": ("attn.query", "attn.key", "attn.value"),
+    "self_attention/linear_1": ("attn.out",),
+    "self_attention/layer_norm": ("attn_ln",),
+    "attention/linear_0": ("cross_attn.query",),
+    "attention/linear_1": ("cross_attn.key", "cross_attn.value"),
+    "attention/linear_2": ("cross_attn.out",),
+    "attention/layer_norm": ("cross_attn_ln",),
+    "ffn/linear_0": ("mlp1",),
+    "ffn/linear_1": ("mlp2",),
+    "ffn/layer_norm": ("mlp_ln",),
+}
+_CT2_PARTS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+
+
+def from_hugging_face(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+    """Return the tensors of a transformers checkpoint by canonical name; a name that is not known stays.
+
+    A stored head is left out: Whisper's is the embedding.
+    """
+    found: dict[str, TensorInfo] = {}
+    for stored, info in tensors.items():
+        if stored == "proj_out.weight":
+            continue
+        name = _hugging_face_name(stored.removeprefix("model."))
+        found[name] = _with_axes(replace(info, name=name))
+    return found
+
+
+def from_ctranslate2(model: ModelFile) -> dict[str, TensorInfo]:
+    """Return the tensors of a CTranslate2 model by canonical name.
+
+    Raises:
+        CheckpointRejected: a model that is not Whisper, or weights in whole numbers.
+        CheckpointCorrupt: a variable that Whisper lacks, or a key's bias that is not zero.
+    """
+    if model.specification != _SPECIFICATION:
+        problem = f"holds a {model.specification}, not a {_SPECIFICATION}"
+        raise CheckpointRejected(problem, file=model.path.name)
+    for alias, name in model.aliases.items():
+        if (alias, name) != ("decoder/projection/weight", "decoder/embeddings/weight"):
+            raise CheckpointRejected("shares weights that Whisper does not share", file=model.path.name, key=alias)
+    found: dict[str, TensorInfo] = {}
+    for variable in model.variables.values():
+        if not _is_setting(variable, model):
+            for info in _ctranslate2_tensors(variable, model):
+                found[info.name] = info
+    return found
+
+
+def _hugging_face_name(stored: str) -> str:
+    parts = stored.split(".")
+    if len(parts) > 3 and parts[1] == "layers":
+        inner, part = ".".join(parts[3:-1]), parts[-1]
+        return ".".join([parts[0], "blocks", parts[2], _HF_BLOCK.get(inner, inner), part])
+    if stored in _HF_TOP:
+        return _HF_TOP[stored]
+    module, _, part = stored.rpartition(".")
+    return f"{_HF_TOP.get(module, module)}.{part}"
+
+
+def _with_axes(info: TensorInfo) -> TensorInfo:
+    if not info.name.endswith(("conv1.weight", "conv2.weight")) or len(info.shape) != len(_CONV_AXES):
+        return info
+    outputs, inputs, taps = info.shape
+    return replace(info, shape=(outputs, taps, inputs), axes=_CONV_AXES)
+
+
+def _is_setting(variable: Variable, model: ModelFile) -> bool:
+    """Whether this is a number for CTranslate2's own runtime; one that says other than Whisper's is refused."""
+    if variable.name not in model.scalars:
+        return False
+    setting = variable.name.rpartition("/")[2]
+    if setting not in _DESCRIBED and model.scalars[variable.name] != _FIXED.get(setting):
+        raise CheckpointRejected("is set as no Whisper model is", file=model.path.name, key=variable.name)
+    return True
+
+
+def _ctranslate2_tensors(variable: Variable, model: ModelFile) -> Iterator[TensorInfo]:
+    if not variable.dtype.endswith(("F16", "F32")):
+        problem = f"is stored as {variable.dtype}; this build reads float16, bfloat16 and float32 models"
+        raise CheckpointRejected(problem, file=model.path.name, key=variable.name)
+    names = _ctranslate2_names(variable.name)
+    rows = variable.shape[0] // max(1, len(names)) if variable.shape else 0
+    if not names or rows * len(names) != (variable.shape or (0,))[0]:
+        raise CheckpointCorrupt("is no part of a Whisper model", file=model.path.name, key=variable.name)
+    nbytes = variable.nbytes // len(names)
+    for place, name in enumerate(names):
+        info = _with_axes(
+            TensorInfo(
+                name=name,
+                stored_name=variable.name,
+                file=model.path,
+                dtype=variable.dtype,
+                shape=(rows, *variable.shape[1:]),
+                offset=variable.offset + place * nbytes,
+                nbytes=nbytes,
+                is_raw=True,
+            )
+        )
+        if name.endswith("attn.key.bias"):
+            _check_zero(info)
+        else:
+            yield info
+
+
+def _ctranslate2_names(stored: str) -> tuple[str, ...]:
+    if stored in _CT2_TOP:
+        return (_CT2_TOP[stored],)
+    module, _, part = stored.rpartition("/")
+    canonical_part = _CT2_PARTS.get(part)
+    side, _, rest = module.partition("/")
+    if canonical_part is None:
+        return ()
+    if module in _CT2_TOP:
+        return (f"{_CT2_TOP[module]}.{canonical_part}",)
+    layer, _, inner = rest.partition("/")
+    number = layer.removeprefix("layer_")
+    if not number.isdecimal() or side not in ("encoder", "decoder"):
+        return ()
+    return tuple(f"{side}.blocks.{number}.{name}.{canonical_part}" for name in _CT2_BLOCK.get(inner, ()))
+
+
+def _check_zero(info: TensorInfo) -> None:
+    if bool(read_raw_array(info).any()):
+        problem = "gives keys a bias, which Whisper does not have"
+        raise CheckpointRejected(problem, file=info.file.name, key=info.stored_name)

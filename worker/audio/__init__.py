@@ -1,0 +1,1 @@
+"""Bytes of audio to samples, in a stream."""

@@ -13,7 +13,7 @@ from functools import partial
 
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
-from pomona.v1 import generation_pb2, model_pb2, server_pb2
+from pomona.v1 import embedding_pb2, generation_pb2, model_pb2, server_pb2, transcription_pb2
 from structlog.typing import FilteringBoundLogger
 
 from gateway import health
@@ -46,7 +46,11 @@ END_LIMIT_S = 2.0  # for requests that were ended to leave, once the grace is ov
 LAST_LINES_S = 1.0  # for the last log lines to be written
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 WORKER_COMMAND = (sys.executable, "-P", "-m", "worker")
-RELAYED = (generation_pb2.DESCRIPTOR.services_by_name["GenerationService"],)
+RELAYED = (
+    generation_pb2.DESCRIPTOR.services_by_name["GenerationService"],
+    embedding_pb2.DESCRIPTOR.services_by_name["EmbeddingService"],
+    transcription_pb2.DESCRIPTOR.services_by_name["TranscriptionService"],
+)
 
 
 async def serve(settings: Settings, announce: Callable[[str], None]) -> None:

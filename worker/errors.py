@@ -20,7 +20,8 @@
     │   └── SlowReader
     ├── StateError
     │   ├── ModelLoading
-    │   └── ModelUnloading
+    │   ├── ModelUnloading
+    │   └── TaskNotSupported
     ├── EndedError
     │   ├── DeadlineExceeded
     │   ├── ClientGone
@@ -175,6 +176,13 @@ class ModelUnloading(StateError):
 
     def __init__(self) -> None:
         super().__init__("the model is being unloaded")
+
+
+class TaskNotSupported(StateError):
+    """Raised when the model is of another kind than the request."""
+
+    def __init__(self, tasks: str) -> None:
+        super().__init__(f"the model cannot do this; what it does: {tasks}", tasks=tasks)
 
 
 class EndedError(WorkerError):

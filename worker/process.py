@@ -43,9 +43,10 @@ def _spawn_child() -> Child | None:
 
 
 async def _serve(settings: WorkerSettings, child: Child | None) -> int:
-    from worker.server import WorkerServer  # noqa: PLC0415  (imports MLX, so only after the BLAS)
+    from worker.kinds import make_hosting  # noqa: PLC0415  (both import MLX, so only after the BLAS)
+    from worker.server import WorkerServer  # noqa: PLC0415
 
-    return await WorkerServer(settings, child).run()
+    return await WorkerServer(settings, make_hosting(settings, child)).run()
 
 
 def _runner() -> asyncio.Runner:

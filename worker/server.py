@@ -5,26 +5,23 @@ import contextlib
 import logging
 import os
 import signal
-from typing import cast
+from typing import Any
 
 import grpc.aio
 
-from models.registry import LoadedModel, LoadProgress
-from worker.child import Child
+from models.registry import LoadProgress
 from worker.engine import Engine
 from worker.errors import ModelLoading, ModelUnloading
 from worker.failures import failure_of
 from worker.footprint import FootprintGauge
-from worker.loading import loaded_message, make_workload, served_model
-from worker.served import ServedModel
+from worker.hosting import Hosting
+from worker.services.desk import Desk
 from worker.services.edge import Edge
-from worker.services.generation import GenerationService
-from worker.services.reading import Desk
+from worker.services.other_tasks import refusals
 from worker.services.requests import OpenRequests
 from worker.services.worker import Identity, WorkerService
 from worker.settings import WorkerSettings
 from worker.status import State, Status
-from worker.templates import Template, TemplateRenderer
 
 EXIT_OK, EXIT_LOAD_FAILED, EXIT_BROKEN, EXIT_NO_SOCKET = 0, 3, 70, 71
 SOCKET_UMASK = 0o177
@@ -47,23 +44,19 @@ class WorkerServer:
 
     Args:
         settings: what the gateway wrote.
-        child: where chat templates are to run, already started; None: to be started when one is there.
+        hosting: of the model's kind.
     """
 
-    def __init__(self, settings: WorkerSettings, child: Child | None) -> None:
+    def __init__(self, settings: WorkerSettings, hosting: Hosting) -> None:
         loop = asyncio.get_running_loop()
         self._settings = settings
+        self._hosting = hosting
         self._status = Status()
         self._gauge = FootprintGauge()
-        self._served: ServedModel | None = None
-        self._child = child
-        self._template: TemplateRenderer | None = None
         self._exit_code: asyncio.Future[int] = loop.create_future()
         self._stopping: set[asyncio.Task[int]] = set()
-        self._loop = loop
-        self._workload = make_workload(settings, self._hand_over_template)
-        self._engine = Engine(
-            self._workload,
+        self._engine: Engine[Any, Any] = Engine(
+            hosting.workload,
             loop,
             slow_reader_s=settings.slow_reader_s,
             on_fatal=lambda: self._exit(EXIT_BROKEN),
@@ -76,7 +69,7 @@ class WorkerServer:
             server = self._make_server()
         except RuntimeError:  # gRPC's word for a socket that cannot be made; no thread runs yet.
             log.error("the worker cannot listen on its socket")  # noqa: TRY400 - a trace would say no more
-            await self._end_templates()
+            await self._hosting.close()
             return EXIT_NO_SOCKET
         self._engine.start()
         await server.start()
@@ -88,8 +81,7 @@ class WorkerServer:
             for task in background:
                 task.cancel()
             await server.stop(SERVER_GRACE_S)
-            await self._end_templates()
-            await self._end_grammars()
+            await self._hosting.close()
 
     async def stop(self, grace_s: float) -> int:
         """Take no more requests, let the running ones finish, end the rest, and have the process exit.
@@ -107,8 +99,8 @@ class WorkerServer:
         self._exit(EXIT_OK)
         return aborted
 
-    def served(self) -> ServedModel:
-        """Return the loaded model.
+    def check_active(self) -> None:
+        """Do nothing while there is a loaded model.
 
         Raises:
             ModelLoading: it is not there yet.
@@ -117,9 +109,8 @@ class WorkerServer:
         if self._status.state is State.LOADING:
             done = self._engine.load_progress
             raise ModelLoading(done.bytes_done, done.bytes_total) if isinstance(done, LoadProgress) else ModelLoading
-        if self._served is None or self._status.state is not State.ACTIVE:
+        if self._status.state is not State.ACTIVE:
             raise ModelUnloading
-        return self._served
 
     def _make_server(self) -> grpc.aio.Server:
         settings = self._settings
@@ -133,10 +124,12 @@ class WorkerServer:
         )
         server = grpc.aio.server(options=options)
         edge = Edge(settings.secret, settings.model, settings.max_response_bytes)
-        generation = GenerationService(self._desk, self.served, settings.max_response_bytes)
         identity = Identity(settings.instance_id, settings.model)
         worker = WorkerService(identity, self._status, self._desk, self._gauge, self.stop)
-        server.add_generic_rpc_handlers((generation.handlers(edge), worker.handlers(edge)))
+        hosting = self._hosting
+        answered = hosting.handlers(edge, self._desk, self.check_active)
+        refused = refusals(edge, hosting.services, hosting.tasks)
+        server.add_generic_rpc_handlers((*answered, *refused, worker.handlers(edge)))
         umask = os.umask(SOCKET_UMASK)
         try:
             server.add_insecure_port(f"unix:{settings.socket}")
@@ -147,17 +140,12 @@ class WorkerServer:
     async def _load(self) -> None:
         """Wait for the engine's load, and tell what came of it."""
         try:
-            loaded = cast("LoadedModel", await self._engine.load())
-            context_tokens = self._workload.max_context_tokens
-            self._served = served_model(loaded, context_tokens, self._settings, self._template)
-            message = loaded_message(loaded, context_tokens, self._settings)
+            message = await self._hosting.begin(await self._engine.load())
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001  (whatever a load raises is its failure, told by the error table)
             await self._fail(error)
             return
-        if (child := self._take_child()) is not None:
-            await child.end()
         if self._status.state is State.LOADING:
             self._status.activate(message)
 
@@ -170,31 +158,6 @@ class WorkerServer:
         facts = {"reason": failure.reason, "message": failure.message, **failure.metadata}
         log.error("load failed: %s", failure.message, extra={"failure": facts})
         self._exit(EXIT_LOAD_FAILED)
-
-    def _hand_over_template(self, template: Template) -> None:
-        """Have the event loop start the child; called on the engine's thread."""
-        self._loop.call_soon_threadsafe(self._start_template, template)
-
-    def _start_template(self, template: Template) -> None:
-        """Start the child that renders chats while the weights are still read."""
-        if self._status.state is State.LOADING:
-            timeout_s = self._settings.template_timeout_s
-            self._template = TemplateRenderer(template, timeout_s=timeout_s, child=self._take_child())
-            self._template.start()
-
-    def _take_child(self) -> Child | None:
-        child, self._child = self._child, None
-        return child
-
-    async def _end_grammars(self) -> None:
-        if self._served is not None:
-            await self._served.steerer.close()
-
-    async def _end_templates(self) -> None:
-        if self._template is not None:
-            await self._template.stop()
-        if (child := self._take_child()) is not None:
-            await child.end()
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -31,6 +31,7 @@ from worker.errors import (
     QueueFull,
     ResponseTooLarge,
     SlowReader,
+    TaskNotSupported,
     TemplateBusy,
     UnsupportedOption,
     WorkerError,
@@ -55,6 +56,7 @@ SAMPLES: list[WorkerError] = [
     SlowReader(30.0),
     ModelLoading(1, 2),
     ModelUnloading(),
+    TaskNotSupported("generate"),
     DeadlineExceeded(),
     ClientGone(),
     CancelledByOperator("r1"),
@@ -146,6 +148,7 @@ LONG_SAMPLES: list[WorkerError] = [
     CheckpointRejected(LONG, file=LONG, key=LONG),
     CheckpointCorrupt(LONG, file=LONG, key=LONG),
     InternalError(LONG),
+    TaskNotSupported(LONG),
 ]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import Message
@@ -66,6 +66,11 @@ class Call:
         """
         await self.context.send_initial_metadata(BEGUN)
 
+    async def receive(self) -> bytes | None:
+        """Return the caller's next message, where it streams them; None when it has sent all."""
+        message: Any = await self.context.read()  # at the end, an object that its stubs do not know
+        return message if isinstance(message, bytes) else None
+
     async def send(self, message: Message) -> None:
         """Send one message of a stream; waits while the caller's window is full."""
         await self.context.write(message.SerializeToString())
@@ -114,6 +119,21 @@ class Edge:
                 await self._abort(call, error)
 
         return grpc.unary_stream_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType]
+
+    def duplex(self, answer: Callable[[Call], Awaitable[None]]) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Make a handler of a method whose messages come and go as streams; `Call.receive` takes the caller's."""
+
+        async def handle(_messages: object, context: Context) -> None:
+            call = _call_of(context)
+            try:
+                self._authenticate(call)
+                await answer(call)
+            except PASSING:
+                raise
+            except BaseException as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
+                await self._abort(call, error)
+
+        return grpc.stream_stream_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType]
 
     def _serialized(self, message: Message) -> bytes:
         body = message.SerializeToString()

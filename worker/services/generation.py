@@ -12,7 +12,7 @@ from worker.served import ServedModel
 from worker.services import messages
 from worker.services.bodies import BodyReader
 from worker.services.edge import Call, Edge
-from worker.services.reading import Desk, Reading
+from worker.services.reading import Reading, TextDesk
 from worker.validation import Generation, read_count, read_generation
 
 SERVICE = "pomona.v1.GenerationService"
@@ -27,7 +27,7 @@ class GenerationService:
         max_response_bytes: of a unary answer.
     """
 
-    def __init__(self, desk: Desk, served: Callable[[], ServedModel], max_response_bytes: int) -> None:
+    def __init__(self, desk: TextDesk, served: Callable[[], ServedModel], max_response_bytes: int) -> None:
         self._desk = desk
         self._served = served
         self._max_response_bytes = max_response_bytes

@@ -2,39 +2,24 @@
 
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 
-from worker.engine import Engine
 from worker.errors import ClientGone
 from worker.events import Channel, Completed, Event, Failed, Started, TextDelta, Usage
 from worker.outbox import Outbox
 from worker.scheduler import TextPlan
 from worker.sequence import CacheUse, StoppingSettings, TextRequest
 from worker.served import ServedModel
+from worker.services.desk import Desk
 from worker.services.edge import Call
-from worker.services.requests import OpenRequest, OpenRequests
+from worker.services.requests import OpenRequest
 from worker.validation import Generation, check_context, check_min_tokens
 
 # Short enough to type, and a number that every language reads exactly.
 SEED_BITS = 32
 
-TextEngine = Engine[TextRequest, TextPlan]
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """Where generations are handed in.
-
-    Attributes:
-        engine: runs text requests.
-        requests: those that are open.
-        outbox_bytes: what may wait for a slow reader.
-    """
-
-    engine: TextEngine
-    requests: OpenRequests
-    outbox_bytes: int
+TextDesk = Desk[TextRequest, TextPlan]
 
 
 class Reading:
@@ -48,7 +33,7 @@ class Reading:
         method: name of the RPC.
     """
 
-    def __init__(self, desk: Desk, served: ServedModel, generation: Generation, call: Call, method: str) -> None:
+    def __init__(self, desk: TextDesk, served: ServedModel, generation: Generation, call: Call, method: str) -> None:
         self._desk = desk
         self._served = served
         self._generation = generation

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -15,8 +16,8 @@ from worker import wire
 from worker.errors import CancelledByOperator
 from worker.footprint import FootprintGauge
 from worker.job import RequestView
+from worker.services.desk import Desk
 from worker.services.edge import Call, Edge
-from worker.services.reading import Desk
 from worker.services.requests import OpenRequest
 from worker.services.stats import stats_message
 from worker.status import State, Status
@@ -67,7 +68,7 @@ class WorkerService:
         self,
         identity: Identity,
         status: Status,
-        desk: Desk,
+        desk: Desk[Any, Any],
         gauge: FootprintGauge,
         stop: Callable[[float], Awaitable[int]],
     ) -> None:

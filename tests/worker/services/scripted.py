@@ -20,9 +20,9 @@ from worker.job import Counts, Job, Reporter, RequestView
 from worker.prompting import Prompter
 from worker.sequence import TextRequest
 from worker.served import ServedModel
+from worker.services.desk import Desk
 from worker.services.edge import Edge
 from worker.services.generation import GenerationService
-from worker.services.reading import Desk
 from worker.services.requests import OpenRequests
 from worker.steerer import Steerer
 from worker.validation import ModelFacts

@@ -9,10 +9,10 @@ import grpc.aio
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import NULL_VALUE, Value
-from pomona.v1 import common_pb2, model_pb2, worker_pb2
+from pomona.v1 import common_pb2, embedding_pb2, model_pb2, transcription_pb2, worker_pb2
 from pomona.v1 import generation_pb2 as pb
 
-from tests.support.worker_client import WorkerClient, chat, request, stamps
+from tests.support.worker_client import WorkerClient, chat, refusal_of, request, stamps
 from tests.support.worker_process import MODEL
 
 from .calls import CONTEXT_TOKENS, long_request, sent
@@ -26,10 +26,22 @@ async def test_a_call_without_the_secret_is_refused(client: WorkerClient, secret
     assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_services_that_are_not_built_are_unimplemented(client: WorkerClient) -> None:
-    send: Any = client.channel.unary_unary("/pomona.v1.EmbeddingService/Embed")
-    call = send(b"", metadata=client.worker.metadata())
-    assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+@pytest.mark.parametrize(
+    "method",
+    [
+        f"/{service.full_name}/{method.name}"
+        for module in (embedding_pb2, transcription_pb2)
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    ],
+)
+async def test_tasks_of_other_models_are_refused_by_name(client: WorkerClient, method: str) -> None:
+    send: Any = client.channel.stream_stream(method)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await send(iter([b""]), metadata=client.worker.metadata()).read()
+    refusal = refusal_of(raised.value)
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "TASK_NOT_SUPPORTED")
+    assert refusal.metadata["tasks"] == "generate"
 
 
 async def test_the_handshake_says_who_answers(client: WorkerClient) -> None:

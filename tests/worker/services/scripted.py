@@ -124,7 +124,7 @@ class Services:
     """
 
     client: WorkerClient
-    desk: Desk
+    desk: Desk[TextRequest, Any]
 
 
 @contextlib.asynccontextmanager

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import mlx.core as mx
 
 from models import gemma3, gemma4, llama, mistral, phi3, qwen2, qwen3, smollm3
-from models.checkpoint.checkpoint import TextCheckpoint
+from models.borrowed.loading import load_borrowed
+from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint
 from models.checkpoint.errors import CheckpointRejected
-from models.checkpoint.kv_scheme import KVScheme, LayerShape, PlainKV
+from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
+from models.checkpoint.kv_sizes import KVSizes
 from models.checkpoint.text_config import TextConfig
 from models.checkpoint.tokenizer import Tokenizer
 from models.checkpoint.weights import Weights
+from models.errors import ModelError
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import Cache
 from models.layers.caches import Room, make_cache
@@ -51,17 +55,23 @@ class LoadedModel:
         arithmetic: whose operations it is made of.
         kv_scheme: how its caches keep keys and values.
         weights_bytes: bytes that the weights take in memory.
+        implementation: whose graph it is: `pomona` or `mlx-lm`.
+        shares_prefixes: whether other sequences can begin behind what a sequence leaves in its cache.
+        make_own_cache: makes the caches of a model that brings its own; None: they are ours.
     """
 
     model: TextModel
     tokenizer: Tokenizer
-    checkpoint: TextCheckpoint
+    checkpoint: Checkpoint
     path: NumericPath
     device: str
     dtype: mx.Dtype
     arithmetic: Arithmetic
     kv_scheme: KVScheme
     weights_bytes: int
+    implementation: Literal["pomona", "mlx-lm"] = "pomona"
+    shares_prefixes: bool = True
+    make_own_cache: Callable[[Room], Cache] | None = None
 
     @property
     def compute_dtype(self) -> str:
@@ -69,31 +79,40 @@ class LoadedModel:
         return str(self.dtype).rpartition(".")[2]
 
     @property
+    def text_checkpoint(self) -> TextCheckpoint:
+        """The checkpoint of a model that is written here.
+
+        Raises:
+            ModelError: the model is mlx-lm's, whose config is not read beyond what any model has.
+        """
+        if not isinstance(self.checkpoint, TextCheckpoint):
+            raise ModelError("the checkpoint is of an architecture that is not written here")
+        return self.checkpoint
+
+    @property
+    def kv_sizes(self) -> KVSizes:
+        """What keys and values take."""
+        return KVSizes.of(self.model.attention_layers, self.kv_scheme, self.dtype.size)
+
+    @property
     def token_bytes(self) -> int:
         """Bytes of the keys and values of one token in all layers, packed where they are."""
-        layers = self.model.attention_layers
-        kept = self.kv_scheme.for_layers([LayerShape(layer.head_dim, layer.window is not None) for layer in layers])
-        sizes = zip(kept, layers, strict=True)
-        return sum(layer.num_kv_heads * kv.token_bytes(layer.head_dim, self.dtype.size) for kv, layer in sizes)
+        return self.kv_sizes.token_bytes
 
     def sequence_bytes(self, num_tokens: int) -> int:
-        """Return the bytes of the keys and values of one sequence, whose first tokens may not be packed."""
-        layers = self.model.attention_layers
-        kept = self.kv_scheme.for_layers([LayerShape(layer.head_dim, layer.window is not None) for layer in layers])
-        num_bytes = num_tokens * self.token_bytes
-        for kv, layer in zip(kept, layers, strict=True):
-            sizes = [each.token_bytes(layer.head_dim, self.dtype.size) for each in (PlainKV(), kv)]
-            num_bytes += min(num_tokens, kv.start) * layer.num_kv_heads * (sizes[0] - sizes[1])
-        return num_bytes
+        """Return the bytes of the keys and values of one sequence; see `KVSizes.sequence_bytes`."""
+        return self.kv_sizes.sequence_bytes(num_tokens)
 
     def make_cache(self, num_slots: int, num_tokens: int | None = None, num_part_tokens: int = 0) -> Cache:
         """Return an empty cache for `num_slots` sequences, with room for so many tokens of all, and of parts."""
         room = Room(num_slots, num_tokens, num_part_tokens, self.path is NumericPath.REFERENCE)
+        if self.make_own_cache is not None:
+            return self.make_own_cache(room)
         return make_cache(self.model.attention_layers, self.arithmetic, self.dtype, self.kv_scheme, room)
 
 
 def load(
-    checkpoint: TextCheckpoint,
+    checkpoint: Checkpoint,
     path: NumericPath,
     report: Callable[[LoadProgress], None],
     *,
@@ -105,7 +124,8 @@ def load(
     Call it on the thread that will step the model: MLX's streams belong to threads.
 
     Args:
-        checkpoint: its headers, already checked.
+        checkpoint: its headers, already checked; of another architecture than those here it has no `text`, and is
+            mlx-lm's to compute.
         path: how to compute.
         report: called with each bit of progress, on this thread.
         cpu_kernels: whether the fast path computes with native kernels where the device is the CPU and they are built.
@@ -114,7 +134,11 @@ def load(
     Raises:
         CheckpointError: an architecture without an entry here, or a tensor that is missing, left over, of another
             shape or unreadable.
+        KVSchemeError: the model is mlx-lm's, and its keys and values are not to be kept as they are computed.
     """
+    scheme = KVScheme() if kv_scheme is None else kv_scheme
+    if not isinstance(checkpoint, TextCheckpoint):
+        return _borrow(checkpoint, path, report, scheme)
     device = device_name()
     dtype, arithmetic = _compute_dtype(checkpoint, device), _arithmetic(path, device, cpu_kernels=cpu_kernels)
     weights = Weights(
@@ -134,8 +158,37 @@ def load(
         device=device,
         dtype=dtype,
         arithmetic=arithmetic,
-        kv_scheme=KVScheme() if kv_scheme is None else kv_scheme,
+        kv_scheme=scheme,
         weights_bytes=weights.nbytes,
+    )
+
+
+def _borrow(
+    checkpoint: Checkpoint, path: NumericPath, report: Callable[[LoadProgress], None], scheme: KVScheme
+) -> LoadedModel:
+    """Load a model that mlx-lm computes."""
+    if not scheme.is_plain:
+        raise KVSchemeError("a model that mlx-lm computes keeps keys and values as they are computed")
+    device = device_name()
+    model, weights_bytes = load_borrowed(
+        checkpoint,
+        mx.float32 if device == "cpu" else None,
+        lambda done, total: report(LoadProgress("weights", done, total)),
+        compiles=device != "cpu" or path is NumericPath.REFERENCE,
+    )
+    return LoadedModel(
+        model=model,
+        tokenizer=checkpoint.tokenizer(),
+        checkpoint=checkpoint,
+        path=path,
+        device=device,
+        dtype=model.dtype,
+        arithmetic=MlxArithmetic(),
+        kv_scheme=scheme,
+        weights_bytes=weights_bytes,
+        implementation="mlx-lm",
+        shares_prefixes=model.shares_prefixes,
+        make_own_cache=model.make_cache,
     )
 
 

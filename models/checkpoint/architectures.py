@@ -19,6 +19,8 @@ from models.checkpoint.values import read_bool
 _SILU = ("silu", "swish")
 _GELU = ("gelu_pytorch_tanh",)
 _STRETCHED = ("default", "linear", "llama3")
+# Those of `initialize_rope` in mlx-lm 0.32.2 that a config of these families may ask for.
+_ANY = (*_STRETCHED, "dynamic", "yarn", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Architecture:
     """
 
     activations: tuple[str, ...] = _SILU
-    rope_kinds: tuple[str, ...] = _STRETCHED
+    rope_kinds: tuple[str, ...] = _ANY
     can_turn_partly: bool = False
     needs_layer_types: bool = False
 
@@ -61,10 +63,7 @@ def check_architecture(text: TextConfig, stated: Mapping[str, Any], file: str) -
     Raises:
         CheckpointRejected: naming the file and the key.
     """
-    architecture = ARCHITECTURES.get(text.model_type)
-    if architecture is None:
-        problem = f"the architecture {text.model_type} is not one of {', '.join(ARCHITECTURES)}"
-        raise CheckpointRejected(problem, file=file, key="model_type")
+    architecture = architecture_of(text.model_type, file)
     _check_heads(text, file)
     _check_activation(architecture, text, stated, file)
     _check_windows(architecture, text, stated, file)
@@ -72,6 +71,16 @@ def check_architecture(text: TextConfig, stated: Mapping[str, Any], file: str) -
     _check_options(text, stated, file)
     if text.model_type == "gemma4_text":
         _check_sharing(text, file)
+
+
+def architecture_of(model_type: str, file: str) -> Architecture:
+    """Return what is computed of an architecture; raises `CheckpointRejected` by name where it is not built."""
+    architecture = ARCHITECTURES.get(model_type)
+    if architecture is None:
+        problem = f"the architecture {model_type} is not one of {', '.join(ARCHITECTURES)}"
+        problem += "; allow_mlx_lm lets mlx-lm run others"
+        raise CheckpointRejected(problem, file=file, key="model_type")
+    return architecture
 
 
 def _check_heads(text: TextConfig, file: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from models.checkpoint.config import eos_ids, read_config, read_generation_config
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, inside, missing_words, read_bytes
-from models.checkpoint.folder import read_folder_tensors, read_start
+from models.checkpoint.folder import INDEX_FILE, read_folder_tensors, read_start
 from models.checkpoint.gguf import MAGIC, MetadataValue, read_gguf_header
 from models.checkpoint.gguf_llama import gguf_config, gguf_quantization, gguf_tensors
 from models.checkpoint.gguf_tokenizer import gguf_tokenizer
@@ -71,6 +71,12 @@ class Checkpoint:
             CheckpointError: naming the file.
         """
         return self._tokenizer
+
+    @property
+    def weights_file(self) -> str:
+        """Base name of the file that speaks for all weights: the only one, or the index."""
+        files = {info.file.name for info in self.tensors.values()}
+        return files.pop() if len(files) == 1 else INDEX_FILE
 
     @cached_property
     def eos_token_ids(self) -> frozenset[int]:
@@ -162,26 +168,47 @@ def _open(path: Path) -> TextCheckpoint:
 
 def _open_folder(folder: Path) -> TextCheckpoint:
     config, config_bytes = read_config(folder)
-    generation_config, generation_bytes = read_generation_config(folder)
-    tensors, headers = read_folder_tensors(folder)
-    template = read_template_source(folder)
-    tokenizer_bytes = read_bytes(inside(folder, TOKENIZER_FILE, named_by=TOKENIZER_FILE), MAX_TOKENIZER_BYTES)
-    parts = [config_bytes, generation_bytes, tokenizer_bytes, _optional(folder, TOKENIZER_CONFIG_FILE)]
-    is_tied = _is_tied(config.keys, tensors)
-    parts += [(template or "").encode("utf-8", "surrogatepass"), *(header.digest for header in headers)]
+    files = read_folder(folder, config_bytes)
+    is_tied = _is_tied(config.keys, files.tensors)
     return TextCheckpoint(
         name=folder.name,
         format="safetensors",
         config={**config.keys, "tie_word_embeddings": is_tied},
         text=replace(config.text, tie_word_embeddings=is_tied),
-        generation_config=generation_config,
+        generation_config=files.generation_config,
         quantization=config.quantization,
-        tensors=tensors,
-        chat_template=template,
-        revision=revision_of(parts, sorted({tensor.file for tensor in tensors.values()})),
+        tensors=files.tensors,
+        chat_template=files.chat_template,
+        revision=files.revision,
         limits=Limits(config.text.max_position_embeddings),
         read_tokenizer=lambda: read_tokenizer(folder),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFiles:
+    """What the files of a folder say beside its config.json; each field as of `Checkpoint`."""
+
+    generation_config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    chat_template: str | None
+    revision: str
+
+
+def read_folder(folder: Path, config_bytes: bytes) -> FolderFiles:
+    """Read the files of a folder whose config.json has been read.
+
+    Raises:
+        CheckpointError: as `open_checkpoint`.
+    """
+    generation_config, generation_bytes = read_generation_config(folder)
+    tensors, headers = read_folder_tensors(folder)
+    template = read_template_source(folder)
+    tokenizer_bytes = read_bytes(inside(folder, TOKENIZER_FILE, named_by=TOKENIZER_FILE), MAX_TOKENIZER_BYTES)
+    parts = [config_bytes, generation_bytes, tokenizer_bytes, _optional(folder, TOKENIZER_CONFIG_FILE)]
+    parts += [(template or "").encode("utf-8", "surrogatepass"), *(header.digest for header in headers)]
+    revision = revision_of(parts, sorted({tensor.file for tensor in tensors.values()}))
+    return FolderFiles(generation_config, tensors, template, revision)
 
 
 def _open_gguf(path: Path) -> TextCheckpoint:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.architectures import check_architecture
-from models.checkpoint.dialects import FULL, RopeLayout, dialect_for
+from models.checkpoint.architectures import architecture_of, check_architecture
+from models.checkpoint.dialects import FULL, RopeLayout, dialect_for, plain_name
+from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.files import MAX_JSON_BYTES, inside, parse_object, read_bytes
 from models.checkpoint.quantization import Quantization, parse_quantization
-from models.checkpoint.text_config import CONFIG_FILE, TextConfig, read_text_config
+from models.checkpoint.text_config import CONFIG_FILE, TextConfig, read_model_type, read_text_config
 from models.checkpoint.values import read_list, read_object, read_token_ids, read_word
 
 GENERATION_CONFIG_FILE = "generation_config.json"
+VISION_FILE = "optiq_vision.safetensors"
+# By which mlx-lm's converter names a module that lies beside the weights.
+_CODE_KEY = "model_file"
 # What a wrapper may state once for the text model within it.
 _SHARED_KEYS = (
     "tie_word_embeddings",
@@ -40,6 +44,7 @@ class ModelConfig:
         quantization: None where no layer is quantized, or where a container states it by itself.
         eos_token_ids: end a text; the wrapper's word goes before the text model's.
         keys: the file's keys, flat, with what was read in place of what was left out: for those who pass a config on.
+        has_vision: whether the weights of what sees pictures lie beside, in a file of their own.
     """
 
     model_type: str
@@ -49,6 +54,22 @@ class ModelConfig:
     quantization: Quantization | None
     eos_token_ids: tuple[int, ...]
     keys: Mapping[str, Any]
+    has_vision: bool = False
+
+
+def read_raw_config(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Return config.json as it stands, and its bytes.
+
+    Raises:
+        CheckpointMissing, CheckpointCorrupt: naming the file.
+        CheckpointRejected: it names code of its own, which is never run.
+    """
+    content = read_bytes(inside(folder, CONFIG_FILE, named_by=CONFIG_FILE), MAX_JSON_BYTES)
+    raw = parse_object(content, CONFIG_FILE)
+    nested = read_object(raw, "text_config", CONFIG_FILE) or {}
+    if raw.get(_CODE_KEY) is not None or nested.get(_CODE_KEY) is not None:
+        raise CheckpointRejected("names code, and no checkpoint's code is run", file=CONFIG_FILE, key=_CODE_KEY)
+    return raw, content
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, bytes]:
@@ -60,11 +81,11 @@ def read_config(folder: Path) -> tuple[ModelConfig, bytes]:
     Raises:
         CheckpointMissing, CheckpointCorrupt, CheckpointRejected: naming the file and the key.
     """
-    content = read_bytes(inside(folder, CONFIG_FILE, named_by=CONFIG_FILE), MAX_JSON_BYTES)
-    raw = parse_object(content, CONFIG_FILE)
+    raw, content = read_raw_config(folder)
+    architecture_of(plain_name(read_model_type(raw)), CONFIG_FILE)  # before keys that others may not have
     config = parse_config(raw)
-    check_architecture(config.text, _flat(raw), CONFIG_FILE)
-    return config, content
+    check_architecture(config.text, flat_keys(raw), CONFIG_FILE)
+    return replace(config, has_vision=(folder / VISION_FILE).exists()), content
 
 
 def parse_config(raw: Mapping[str, Any], file: str = CONFIG_FILE) -> ModelConfig:
@@ -74,7 +95,7 @@ def parse_config(raw: Mapping[str, Any], file: str = CONFIG_FILE) -> ModelConfig
         CheckpointRejected: naming the key.
     """
     text = read_text_config(raw, file)
-    flat = _flat(raw)
+    flat = flat_keys(raw)
     names = read_list(raw, "architectures", file) or []
     return ModelConfig(
         model_type=read_word(raw, "model_type", file, default=text.model_type),
@@ -110,7 +131,7 @@ def eos_ids(config: Mapping[str, Any], file: str) -> frozenset[int]:
     return frozenset(read_token_ids(config, "eos_token_id", file))
 
 
-def _flat(raw: Mapping[str, Any]) -> dict[str, Any]:
+def flat_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the text model's keys, and of its wrapper's those that it may state for it."""
     nested = read_object(raw, "text_config", CONFIG_FILE)
     if nested is None:

@@ -12,7 +12,7 @@ does). Four ways to state rotary positions:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -63,6 +63,11 @@ class Dialect:
 def plain_name(model_type: str) -> str:
     """Return an architecture's name; the wrapper around a text model stands for the model within it."""
     return _WRAPPERS.get(model_type, model_type)
+
+
+def model_type_of(architectures: Iterable[object]) -> str | None:
+    """Return the `model_type` of the first class that is known, for a config that names classes alone."""
+    return next((_CLASSES[name] for name in architectures if isinstance(name, str) and name in _CLASSES), None)
 
 
 def dialect_for(model_type: str) -> Dialect:
@@ -222,6 +227,20 @@ _WRAPPERS: Mapping[str, str] = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_text",
     "gemma4_unified_text": "gemma4_text",
+    "diffusion_gemma_text": "diffusion_gemma",
+}
+# The classes of transformers that write checkpoints of what is built.
+_CLASSES: Mapping[str, str] = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "SmolLM3ForCausalLM": "smollm3",
+    "Phi3ForCausalLM": "phi3",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma4ForCausalLM": "gemma4_text",
+    "Gemma4ForConditionalGeneration": "gemma4",
 }
 _PLAIN = Dialect()
 _THETA = Dialect(RopeLayout.THETA, is_full_by_default=True)

@@ -68,7 +68,7 @@ def parse_object(content: bytes, file: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def inside(folder: Path, name: str, *, named_by: str) -> Path:
+def inside(folder: Path, name: str, *, named_by: str, part: str = "") -> Path:
     """Return the path of file `name` of a checkpoint folder.
 
     Links may stay within the folder or, in a cache of huggingface_hub (`<repository>/snapshots/<revision>`), lead to
@@ -78,6 +78,7 @@ def inside(folder: Path, name: str, *, named_by: str) -> Path:
         folder: the checkpoint's folder.
         name: a base name; where it comes from a file, nothing else is accepted.
         named_by: base name of the file that names it, for the error.
+        part: base name of the folder within it that the file is in, checked before; empty: in none.
 
     Raises:
         CheckpointRejected: `name` is no plain base name, no text, or a link leads outside.
@@ -86,7 +87,7 @@ def inside(folder: Path, name: str, *, named_by: str) -> Path:
         raise CheckpointRejected("names a file by what is no text", file=named_by, key=name)
     if not name or name in (".", "..") or any(character in name for character in "/\\\0"):
         raise CheckpointRejected("names a file outside the checkpoint's folder", file=named_by, key=name)
-    path = folder / name
+    path = folder / part / name
     roots = [os.path.realpath(folder)]
     if folder.parent.name == "snapshots":
         roots.append(os.path.realpath(folder.parent.parent / "blobs"))

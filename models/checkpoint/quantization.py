@@ -19,6 +19,8 @@ AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUP_SIZES = (32, 64, 128)
 # Fixed by the formats: OCP Microscaling v1.0 (blocks of 32) and NVIDIA's NVFP4 (blocks of 16).
 FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+# Whose matrices may have a scale of their own beside those of their groups.
+GLOBAL_SCALE_MODE = "nvfp4"
 TRELLIS_MODE = "trellis"
 _MAX_TRELLIS_NUMBER = 1 << 16
 _DEFAULT_TRELLIS_CODE = "1mad"

@@ -12,6 +12,7 @@ from typing import Any, cast
 from models.checkpoint.dialects import FULL, SLIDING, RopeLayout
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.values import read_float, read_floats, read_object, read_optional_float, read_word
+from models.checkpoint.yarn import Yarn, read_yarn
 
 # One kind under two names.
 LONG_KINDS = ("longrope", "su")
@@ -19,7 +20,9 @@ _DEFAULT_THETA = 10_000.0
 # What each kind cannot do without.
 _NEEDED = {
     "linear": ("factor",),
+    "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
 }
 
 
@@ -29,7 +32,8 @@ class RopeParameters:
 
     Attributes:
         theta: base of the wavelengths: pair i of D / 2 turns by theta^(-2i / D) radians a token.
-        kind: `default`, `linear`, `llama3`, `proportional`, `longrope`, or a word that this build does not run.
+        kind: `default`, `linear`, `dynamic`, `llama3`, `yarn`, `proportional`, `longrope`, or a word that this build
+            does not run.
         partial_rotary_factor: share of a head's width that is turned, over 0 to 1.
         factor: how much longer the context is than in training.
         low_freq_factor: of `llama3`; None where nothing is said.
@@ -38,6 +42,7 @@ class RopeParameters:
         max_position_embeddings: longest sequence in tokens; None where nothing is said.
         short_factor: of `longrope`: what divides each pair's turn within the original context.
         long_factor: the same beyond it.
+        yarn: of `yarn`, else None.
         place: the key of the file that states them, for errors.
     """
 
@@ -51,6 +56,7 @@ class RopeParameters:
     max_position_embeddings: float | None = field(default=None, compare=False)
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
+    yarn: Yarn | None = None
     place: str = field(default="rope_parameters", compare=False)
 
     def check_kind(self, kinds: tuple[str, ...], file: str) -> None:
@@ -65,11 +71,31 @@ class RopeParameters:
         low, high = self.low_freq_factor, self.high_freq_factor
         if self.kind == "llama3" and low is not None and high is not None and high <= low:
             raise CheckpointRejected("is not over low_freq_factor", file=file, key=f"{self.place}.high_freq_factor")
+        if self.kind == "dynamic":
+            self._check_dynamic(file)
+
+    def _check_dynamic(self, file: str) -> None:
+        """Refuse one that would stretch within the longest sequence; beyond it nothing is served."""
+        longest, original = self.max_position_embeddings, self.original_max_position_embeddings
+        if longest is None:
+            raise CheckpointRejected("is missing", file=file, key="max_position_embeddings")
+        if original is not None and original < longest:
+            key = f"{self.place}.original_max_position_embeddings"
+            raise CheckpointRejected("is under max_position_embeddings, which is not computed", file=file, key=key)
 
     def as_scaling(self) -> dict[str, Any] | None:
-        """Return the `rope_scaling` of transformers 4 that says the same of kinds `linear` and `llama3`, else None."""
+        """Return the `rope_scaling` of transformers 4 that says the same; None of the default and of kinds of its own.
+
+        Those are `proportional` and `longrope`, whose numbers stand in other keys too.
+        """
         names = _NEEDED.get(self.kind)
-        return None if names is None else {"rope_type": self.kind, **{name: getattr(self, name) for name in names}}
+        if names is None:
+            return None
+        found = {"rope_type": self.kind, **{name: getattr(self, name) for name in names}}
+        if self.yarn is not None:
+            own = {"beta_fast": self.yarn.fast_turns, "beta_slow": self.yarn.slow_turns}
+            found |= {**own, "attention_factor": self.yarn.magnitude}
+        return found
 
 
 def read_rope(text: Mapping[str, Any], layout: RopeLayout, file: str) -> dict[str, RopeParameters]:
@@ -119,8 +145,9 @@ def _parameters(fields: Mapping[str, Any], text: Mapping[str, Any], place: str, 
     kind = read_word(named, f"{place}.rope_type", file, default=old_name)
     for name in _NEEDED.get(kind, ()):
         read_float(named, f"{place}.{name}", file)
+    theta = _theta(fields, text, place, file)
     return RopeParameters(
-        theta=_theta(fields, text, place, file),
+        theta=theta,
         kind=kind,
         partial_rotary_factor=_partial(fields, place, file),
         factor=read_float(named, f"{place}.factor", file, default=1.0),
@@ -130,6 +157,7 @@ def _parameters(fields: Mapping[str, Any], text: Mapping[str, Any], place: str, 
         max_position_embeddings=read_optional_float(text, "max_position_embeddings", file),
         short_factor=read_floats(named, f"{place}.short_factor", file),
         long_factor=read_floats(named, f"{place}.long_factor", file),
+        yarn=read_yarn(named, theta, place, file) if kind == "yarn" else None,
         place=place,
     )
 

@@ -3,7 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+
+
+class IntegerPart(Enum):
+    """What a tensor is of a matrix that is stored as whole numbers, see `models.checkpoint.integers`."""
+
+    WEIGHTS = "weights"  # F32
+    CODES = "codes"  # U32, as MLX packs 8 bits
+    STEPS = "steps"  # F32, for each group of codes
+    BIASES = "biases"  # F32, the same
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerRows:
+    """A matrix of whole numbers, whose weights are these divided by scales.
+
+    Attributes:
+        part: what the tensor is of it.
+        dtype: of the numbers, I8 or I16.
+        shape: of the numbers in the file.
+        scales_offset: bytes from the start of the file to the scales, of F32.
+        num_scales: one for each row of `shape`, or one.
+    """
+
+    part: IntegerPart
+    dtype: str
+    shape: tuple[int, ...]
+    scales_offset: int
+    num_scales: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +55,7 @@ class TensorInfo:
         stored_type: GGUF's word for the stored tensor that this is, or is a part of (Q4_1, F32, ...); empty elsewhere.
         axes: where the stored axes go: axis i of the true tensor is the stored axis `axes[i]`; empty: as stored.
         is_raw: whether the file is one that MLX does not read, with the tensor's numbers as they stand at `offset`.
+        integers: what whole numbers at `offset` a raw tensor is made of; None: it stands there as it is.
     """
 
     name: str
@@ -39,6 +69,7 @@ class TensorInfo:
     stored_type: str = ""
     axes: tuple[int, ...] = ()
     is_raw: bool = False
+    integers: IntegerRows | None = None
 
     @property
     def stored_shape(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.checkpoint.dialects import FULL, SLIDING, Dialect, dialect_for, plain_name
+from models.checkpoint.dialects import FULL, SLIDING, Dialect, dialect_for, model_type_of, plain_name
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.rope_parameters import RopeParameters, read_rope, read_share
 from models.checkpoint.values import (
@@ -182,12 +182,20 @@ def read_text_config(raw: Mapping[str, Any], file: str = CONFIG_FILE) -> TextCon
     """
     nested = read_object(raw, "text_config", file)
     stated = raw if nested is None else nested
-    model_type = plain_name(read_word(_without_nulls(raw) | _without_nulls(stated), "model_type", file))
+    model_type = plain_name(read_model_type(raw, file))
     dialect = dialect_for(model_type)
     stated = _without_nulls(stated)
     text = {**dialect.defaults(stated), **stated}
     dialect.check(text, file)
     return _read(model_type, dialect, text, _without_nulls(raw), file)
+
+
+def read_model_type(raw: Mapping[str, Any], file: str = CONFIG_FILE) -> str:
+    """Return the word for the architecture, of the text model within a wrapper; raises as `read_text_config`."""
+    nested = read_object(raw, "text_config", file)
+    stated = _without_nulls(raw) | _without_nulls(nested or {})
+    named = model_type_of(read_list(raw, "architectures", file) or [])
+    return read_word(stated, "model_type", file, default=named)
 
 
 def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:

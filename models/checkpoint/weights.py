@@ -1,25 +1,27 @@
 """Turns the tensors of a checkpoint into layers, and keeps the account of which were used.
 
-safetensors files are opened lazily, one map a shard, and nothing of them is read before `materialize`. GGUF tensors are
-read by our own parser as they are taken: MLX's opens the file for writing, and fails on one that may only be read.
-What an architecture asks for and what the checkpoint holds must be the same: one tensor too many or too few is an
-error that names it.
+Of safetensors files nothing is read before `materialize`. GGUF tensors are read by our own parser as they are taken:
+MLX's opens the file for writing, and fails on one that may only be read. What an architecture asks for and what the
+checkpoint holds must be the same: one tensor too many or too few is an error that names it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 
 import mlx.core as mx
 
 from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
-from models.checkpoint.gguf_blocks import read_gguf_array
 from models.checkpoint.gguf_llama import unpermuted_rows
-from models.checkpoint.quantization import AFFINE_BITS, AFFINE_GROUP_SIZES, FLOAT_MODES, LayerQuantization
-from models.checkpoint.raw_arrays import read_raw_array
+from models.checkpoint.quantization import (
+    AFFINE_BITS,
+    AFFINE_GROUP_SIZES,
+    FLOAT_MODES,
+    GLOBAL_SCALE_MODE,
+    LayerQuantization,
+)
+from models.checkpoint.shards import ReportBytes, Shards, ignore_bytes
 from models.checkpoint.tensors import TensorInfo
+from models.checkpoint.view import WeightsView
 from models.layers.arithmetic import Arithmetic
 from models.layers.embedding import Embedding, QuantizedEmbedding, TokenEmbedding
 from models.layers.float_quantized import FloatEmbedding, FloatLinear, FloatMatrix
@@ -32,12 +34,6 @@ _BATCH_BYTES = 16 << 20
 _WORD_BITS = 32
 _FLOATING = frozenset({"F32", "BF16", "F16"})
 
-ReportBytes = Callable[[int, int], None]
-
-
-def _ignore_bytes(done: int, total: int) -> None:  # noqa: ARG001 (the shape of a report)
-    return
-
 
 class Weights:
     """The tensors of one checkpoint by canonical name, as layers.
@@ -46,6 +42,7 @@ class Weights:
         checkpoint: its headers, already checked.
         compute_dtype: what floating tensors become that the arithmetic does not read as stored.
         arithmetic: what the layers compute with; by default MLX's own operations.
+        view: names and values that the graph asks for where the checkpoint's are others.
         on_read: called with (bytes read, bytes in all) while tensors are read as they are taken.
     """
 
@@ -55,20 +52,19 @@ class Weights:
         compute_dtype: mx.Dtype,
         arithmetic: Arithmetic | None = None,
         *,
-        on_read: ReportBytes = _ignore_bytes,
+        view: WeightsView | None = None,
+        on_read: ReportBytes = ignore_bytes,
     ) -> None:
         self.compute_dtype = compute_dtype
         self.arithmetic = MlxArithmetic() if arithmetic is None else arithmetic
-        self._checkpoint = checkpoint
-        self._on_read = on_read
-        self._read_bytes = 0
-        self._total_bytes = sum(info.nbytes for info in checkpoint.tensors.values())
-        self._shards: dict[Path, dict[str, mx.array]] = {}
+        self._checkpoint = checkpoint if view is None else view.of(checkpoint)
+        self._repairs = view is not None and view.repair is not None
+        self._shards = Shards(self._checkpoint, repair=view.repair if view else None, on_read=on_read)
         self._taken: dict[str, mx.array] = {}
         self._kept: dict[str, mx.array] = {}
         self._modules: set[str] = set()
         self._ignored: set[str] = set()
-        self._unused = set(checkpoint.tensors)
+        self._unused = set(self._checkpoint.tensors)
 
     @property
     def nbytes(self) -> int:
@@ -133,7 +129,7 @@ class Weights:
 
     def has(self, name: str) -> bool:
         """Tell whether the checkpoint holds a tensor of this canonical name."""
-        return name in self._checkpoint.tensors
+        return name in self._shards.tensors
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> mx.array:
         """Return a tensor that a layer keeps as it is, in the compute dtype; raises as `take`."""
@@ -177,11 +173,12 @@ class Weights:
                 report(done, total)
         self._read(batch)
         report(total, total)
-        self._shards.clear()
+        self._shards.close()
 
     def _take(self, name: str, shape: tuple[int, ...], dtype: mx.Dtype | None) -> mx.array:
         if name not in self._taken:
-            self._taken[name] = self._converted(self._info(name), shape, dtype)
+            self._taken[name] = self._converted(self._shards.info(name), shape, dtype)
+            self._shards.release(name)
             self._unused.discard(name)
         return self._taken[name]
 
@@ -189,7 +186,9 @@ class Weights:
         try:
             mx.eval(batch)  # pyright: ignore[reportUnknownMemberType]
         except RuntimeError as error:
-            raise CheckpointCorrupt("cannot be read", file=self._main_file()) from error
+            self._shards.close()
+            self._kept.clear()
+            raise CheckpointCorrupt("cannot be read", file=self._checkpoint.weights_file) from error
         num_bytes = sum(array.nbytes for array in batch)
         batch.clear()
         return num_bytes
@@ -210,9 +209,20 @@ class Weights:
         codes = self._take(f"{module}.weight", (rows, columns * stated.bits // _WORD_BITS), None)
         scales = self._take(f"{module}.scales", (rows, columns // stated.group_size), None)
         if codes.dtype != mx.uint32 or scales.dtype != mx.uint8:
-            info = self._info(f"{module}.weight")
+            info = self._shards.info(f"{module}.weight")
             raise CheckpointCorrupt(f"is not packed as {stated}", file=info.file.name, key=info.stored_name)
-        return FloatMatrix(codes, scales, stated.group_size, stated.bits, stated.mode)
+        return FloatMatrix(
+            codes, scales, stated.group_size, stated.bits, stated.mode, self._global_scale(module, stated)
+        )
+
+    def _global_scale(self, module: str, stated: LayerQuantization) -> mx.array | None:
+        """Return float32 [], where a matrix of a mode that may have one has one."""
+        name = f"{module}.global_scale"
+        if stated.mode != GLOBAL_SCALE_MODE or not self.has(name):
+            return None
+        self._check_floating(name)
+        shape = self._shards.info(name).shape
+        return mx.reshape(self._take(name, (1,) if shape == (1,) else (), mx.float32), ())
 
     def _dense(self, name: str, shape: tuple[int, int]) -> mx.array:
         """Return a weight as stored where the arithmetic reads it so, else in the compute dtype."""
@@ -223,7 +233,7 @@ class Weights:
 
     def _check_floating(self, name: str) -> None:
         """Refuse codes whose scheme nobody states, whose numbers are not the weights, and doubles."""
-        info = self._info(name)
+        info = self._shards.info(name)
         if info.dtype not in _FLOATING:
             problem = f"is of {info.dtype}, and no scheme says how that is read"
             raise CheckpointRejected(problem, file=info.file.name, key=info.stored_name)
@@ -241,7 +251,7 @@ class Weights:
 
         Only what the config says of this module itself must agree. Source: mlx-lm 0.32.2, `utils.load_model`.
         """
-        codes, scales = self._info(f"{module}.weight"), self._info(f"{module}.scales")
+        codes, scales = self._shards.info(f"{module}.weight"), self._shards.info(f"{module}.scales")
         file, key = codes.file.name, codes.stored_name
         if stated.mode != "affine":
             raise CheckpointRejected(f"is packed in the mode {stated.mode}, which is not run", file=file, key=key)
@@ -256,37 +266,16 @@ class Weights:
 
     def _converted(self, info: TensorInfo, shape: tuple[int, ...], dtype: mx.Dtype | None) -> mx.array:
         """Return a tensor of this shape, a floating one in `dtype`; None: as stored."""
-        if info.shape != shape:
-            problem = f"has shape {_words(info.shape)}, not {_words(shape)}"
-            raise CheckpointCorrupt(problem, file=info.file.name, key=info.stored_name)
-        array = self._stored(info)
+        if not self._repairs:
+            _check_shape(info, shape, info.shape)  # before its file is opened
+        array = self._shards.array(info.name)
         if info.axes:
             array = mx.contiguous(mx.transpose(array, info.axes))
+        _check_shape(info, shape, array.shape)
         if dtype is not None and mx.issubdtype(array.dtype, mx.floating):
             array = array.astype(dtype)
         if info.permuted_heads:
             array = array[mx.array(unpermuted_rows(shape[0], info.permuted_heads))]
-        return array
-
-    def _info(self, name: str) -> TensorInfo:
-        info = self._checkpoint.tensors.get(name)
-        if info is None:
-            raise CheckpointCorrupt("is missing", file=self._main_file(), key=name)
-        return info
-
-    def _stored(self, info: TensorInfo) -> mx.array:
-        if info.stored_type:
-            array = mx.array(read_gguf_array(info))
-            self._read_bytes += info.nbytes
-            self._on_read(self._read_bytes, self._total_bytes)
-            return array
-        if info.is_raw:
-            return read_raw_array(info)
-        if info.file not in self._shards:
-            self._shards[info.file] = _load(info.file)
-        array = self._shards[info.file].get(info.stored_name)
-        if array is None or array.shape != info.stored_shape:
-            raise CheckpointCorrupt("is not what its header says", file=info.file.name, key=info.stored_name)
         return array
 
     def _keep_matrix(self, module: str, matrix: QuantizedMatrix) -> QuantizedMatrix:
@@ -298,24 +287,18 @@ class Weights:
     def _keep_floats(self, module: str, matrix: FloatMatrix) -> FloatMatrix:
         self._keep(f"{module}.weight", matrix.codes)
         self._keep(f"{module}.scales", matrix.scales)
+        if matrix.global_scale is not None:
+            self._keep(f"{module}.global_scale", matrix.global_scale)
         return matrix
 
     def _keep(self, name: str, array: mx.array) -> mx.array:
         return self._kept.setdefault(name, array)
 
-    def _main_file(self) -> str:
-        files = {info.file.name for info in self._checkpoint.tensors.values()}
-        return files.pop() if len(files) == 1 else "model.safetensors.index.json"
 
-
-def _load(file: Path) -> dict[str, mx.array]:
-    try:
-        loaded = mx.load(str(file))
-    except (RuntimeError, ValueError) as error:
-        raise CheckpointCorrupt("cannot be read", file=file.name) from error
-    if not isinstance(loaded, dict):
-        raise CheckpointCorrupt("holds no named tensors", file=file.name)
-    return loaded
+def _check_shape(info: TensorInfo, shape: tuple[int, ...], found: tuple[int, ...]) -> None:
+    if found != shape:
+        problem = f"has shape {_words(found)}, not {_words(shape)}"
+        raise CheckpointCorrupt(problem, file=info.file.name, key=info.stored_name)
 
 
 def _words(shape: tuple[int, ...]) -> str:

@@ -17,6 +17,13 @@ from models.step import StepPlan
 NO_BLOCK = -1
 
 
+def blocks_at_once(layer: AttentionLayer, num_tokens: int) -> int:
+    """Return how many blocks a sequence of so many tokens holds at once: a window leaves others behind."""
+    if layer.window is None:
+        return blocks_for(num_tokens)
+    return min(blocks_for(num_tokens), blocks_for(layer.window + MAX_STEP_TOKENS) + 1)
+
+
 @dataclass(slots=True)
 class BlockGroup:
     """One pool, and a table of blocks for each slot.
@@ -78,9 +85,7 @@ class BlockGroup:
 
     def needed(self, num_tokens: int) -> int:
         """Return how many blocks a sequence of so many tokens holds at once."""
-        if self.layer.window is None:
-            return blocks_for(num_tokens)
-        return min(blocks_for(num_tokens), blocks_for(self.layer.window + MAX_STEP_TOKENS) + 1)
+        return blocks_at_once(self.layer, num_tokens)
 
     def held(self, slot: int) -> int:
         """Return how many blocks a slot holds."""

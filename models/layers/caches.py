@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 
@@ -11,7 +12,7 @@ from models.checkpoint.kv_scheme import KVScheme
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import AttentionLayer, Cache
 from models.layers.paged_cache import PagedCache
-from models.layers.row_cache import RowCache
+from models.layers.row_cache import RowCache, RowStep
 from models.layers.stores.make import store_maker
 
 # Where nobody says how much: memory is taken as it is used.
@@ -34,6 +35,11 @@ class Room:
     num_part_tokens: int = 0
     windows_turn: bool = False
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens all sequences may be promised together."""
+        return self.num_slots * DEFAULT_SLOT_TOKENS if self.num_tokens is None else self.num_tokens
+
 
 def make_cache(
     layers: Sequence[AttentionLayer],
@@ -54,8 +60,9 @@ def make_cache(
     Raises:
         KVSchemeError: the layers cannot keep them so.
     """
-    num_tokens = room.num_slots * DEFAULT_SLOT_TOKENS if room.num_tokens is None else room.num_tokens
+    num_tokens = room.tokens
     if arithmetic.is_paged and scheme.is_plain:
         return PagedCache(layers, room.num_slots, num_tokens, room.num_part_tokens)
     maker = store_maker(scheme, layers, dtype, windows_turn=room.windows_turn)
-    return RowCache(layers, room.num_slots, num_tokens, arithmetic, maker, f"{scheme.word} {dtype}")
+    make_step = partial(RowStep, arithmetic=arithmetic)
+    return RowCache(layers, room.num_slots, num_tokens, make_step, maker, f"{scheme.word} {dtype}")

@@ -2,6 +2,8 @@
 
 Three formats: `mxfp4` and `mxfp8` (a power of two for 32 weights) and `nvfp4` (a float of 8 bits for 16 weights).
 Source: OCP Microscaling Formats v1.0; NVIDIA's NVFP4. None has biases, and the kernels of our own know none of them.
+
+The scales of `nvfp4` reach from 2^-9 to 448. A matrix that needs others has a scale of its own beside them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import mlx.core as mx
 
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import Step
+
+# The largest of the floats of 8 bits (e4m3) by the largest of those of 4 (e2m1).
+_LARGEST = 448 * 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,8 @@ class FloatMatrix:
         group_size: columns that share a scale.
         bits: bits a code.
         mode: MLX's word for the format.
+        global_scale: float32 []: the largest magnitude of the matrix, which stands for the largest that codes and
+            scales together can say; only of `nvfp4`, None where they say the weights themselves.
     """
 
     codes: mx.array
@@ -31,6 +38,7 @@ class FloatMatrix:
     group_size: int
     bits: int
     mode: str
+    global_scale: mx.array | None = None
 
 
 class FloatLinear:
@@ -40,6 +48,7 @@ class FloatLinear:
         self.weight = weight
         self.bias = bias
         self._add = arithmetic.add
+        self._factor = None if weight.global_scale is None else weight.global_scale / _LARGEST
 
     def __call__(self, x: mx.array, _step: Step | None) -> mx.array:
         """Apply the layer to every position of `x`."""
@@ -53,6 +62,8 @@ class FloatLinear:
             bits=weight.bits,
             mode=weight.mode,
         )
+        if self._factor is not None:
+            product = (product * self._factor).astype(product.dtype)
         return product if self.bias is None else self._add(product, self.bias)
 
     def add_to(self, total: mx.array, x: mx.array, step: Step | None) -> mx.array:
@@ -76,5 +87,6 @@ class FloatEmbedding:
             group_size=weight.group_size,
             bits=weight.bits,
             mode=weight.mode,
+            global_scale=weight.global_scale,
             dtype=self._dtype,
         )

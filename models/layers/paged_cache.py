@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from models.blocks import BLOCK_TOKENS, BlockPool, Part, blocks_for
 from models.errors import BytesRejected, PlanError
-from models.layers.block_group import NO_BLOCK, BlockGroup
+from models.layers.block_group import NO_BLOCK, BlockGroup, blocks_at_once
 from models.layers.cache import AttentionLayer, Rotation, SlotStates, Step, tokens_of
 from models.layers.rope import Angles
 from models.step import StepPlan
@@ -297,6 +297,7 @@ def _places(layers: Sequence[AttentionLayer], kinds: list[AttentionLayer]) -> li
 def _group(
     layer: AttentionLayer, num_layers: int, num_slots: int, num_row_blocks: int, num_part_blocks: int
 ) -> BlockGroup:
+    num_row_blocks = min(num_row_blocks, num_slots * blocks_at_once(layer, num_row_blocks * BLOCK_TOKENS))
     num_blocks = num_row_blocks + num_part_blocks
     pool = paged.kv_pool(num_blocks, num_layers, layer.num_kv_heads, layer.head_dim)
     tables: list[list[int]] = [[] for _ in range(num_slots)]

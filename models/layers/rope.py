@@ -1,9 +1,11 @@
 """Rotary positions, and the ways in which they are stretched beyond the length of training.
 
 Source: Su et al. 2021, arXiv:2104.09864; linear: Chen et al. 2023, arXiv:2306.15595; llama3: the rule that came with
-Llama 3.1; proportional: Gemma 4; longrope: Ding
-et al. 2024, arXiv:2402.13753. Halves are rotated against each other (i with i + D/2), as Hugging Face stores the
-weights.
+Llama 3.1; yarn: Peng et al. 2023, arXiv:2309.00071; proportional: Gemma 4; longrope: Ding et al. 2024,
+arXiv:2402.13753. Halves are rotated against each other (i with i + D/2), as Hugging Face stores the weights.
+
+The kind `dynamic` of a config stretches a sequence once it is longer than max_position_embeddings. No sequence here is:
+that number bounds every context, so what is computed is the plain rotation.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Literal, cast
 import mlx.core as mx
 
 from models.checkpoint.rope_parameters import LONG_KINDS, RopeParameters
+from models.checkpoint.yarn import FAST_TURNS, SLOW_TURNS, Yarn
 from models.layers.cache import Span
 from native import kernels
 
@@ -22,8 +25,12 @@ from native import kernels
 _LOW_FREQ_FACTOR = 1.0
 _HIGH_FREQ_FACTOR = 4.0
 _ORIGINAL_CONTEXT_TOKENS = 8192.0
+# What widens a range of pairs that holds none, so that nothing is divided by zero.
+_LEAST_RANGE = 0.001
 
-Kind = Literal["default", "linear", "llama3", "proportional", "longrope"]
+Kind = Literal["default", "linear", "llama3", "yarn", "proportional", "longrope"]
+# Of a config: as what it is computed.
+_COMPUTED_AS = {"dynamic": "default"} | dict.fromkeys(LONG_KINDS, "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +39,20 @@ class RopeConfig:
 
     Attributes:
         theta: base of the wavelengths: pair i turns by position / theta^(2i / D) radians.
-        kind: `default`, `linear` (every position divided by `factor`), `llama3` (only long wavelengths stretched),
-            `proportional` (of a head's D / 2 pairs only the first are turned, with the wavelengths of all) or
-            `longrope` (each wavelength stretched by a factor of its own).
+        kind: `default`, `linear` (every position divided by `factor`), `llama3` and `yarn` (only long wavelengths
+            stretched, by two rules), `proportional` (of a head's D / 2 pairs only the first are turned, with the
+            wavelengths of all) or `longrope` (each wavelength stretched by a factor of its own).
         factor: how much longer the context is than in training.
         low_freq_factor: llama3: wavelengths over original_context_tokens / this are stretched by the whole factor.
         high_freq_factor: llama3: wavelengths under original_context_tokens / this stay.
-        original_context_tokens: llama3: context of training, in tokens.
+        original_context_tokens: llama3, yarn: context of training, in tokens.
         traditional: whether neighbours (2i, 2i + 1) are rotated instead of halves.
         share: of a head's width that is turned; but for `proportional` it is the first part, cut off from the rest.
         stretches: longrope: a factor for each pair: those for sequences beyond the original context, because keys that
             are cached cannot be turned again when a sequence grows beyond it.
         magnitude: what turned elements are multiplied by.
+        fast_turns: yarn: a wavelength that turns more often than this within the original context stays.
+        slow_turns: yarn: one that turns less often is stretched by the whole factor.
     """
 
     theta: float
@@ -56,6 +65,8 @@ class RopeConfig:
     share: float = 1.0
     stretches: tuple[float, ...] = ()
     magnitude: float = 1.0
+    fast_turns: float = FAST_TURNS
+    slow_turns: float = SLOW_TURNS
 
     @property
     def position_scale(self) -> float:
@@ -65,7 +76,7 @@ class RopeConfig:
     @property
     def has_frequencies(self) -> bool:
         """Whether wavelengths are another function than a power of theta."""
-        return self.kind in {"llama3", "proportional", "longrope"}
+        return self.kind not in {"default", "linear"}
 
     def width(self, head_dim: int) -> int:
         """Return how many elements of a head of width `head_dim` lie in pairs."""
@@ -82,10 +93,10 @@ class RopeConfig:
         """
         low, high = parameters.low_freq_factor, parameters.high_freq_factor
         context = parameters.original_max_position_embeddings
-        is_long = parameters.kind in LONG_KINDS
+        yarn = Yarn(magnitude=_magnitude(parameters)) if parameters.yarn is None else parameters.yarn
         return cls(
             theta=parameters.theta,
-            kind="longrope" if is_long else cast("Kind", parameters.kind),
+            kind=cast("Kind", _COMPUTED_AS.get(parameters.kind, parameters.kind)),
             factor=parameters.factor,
             low_freq_factor=_LOW_FREQ_FACTOR if low is None else low,
             high_freq_factor=_HIGH_FREQ_FACTOR if high is None else high,
@@ -93,12 +104,16 @@ class RopeConfig:
             traditional=traditional,
             share=parameters.partial_rotary_factor if share is None else share,
             stretches=parameters.long_factor,
-            magnitude=_magnitude(parameters) if is_long else 1.0,
+            magnitude=yarn.magnitude,
+            fast_turns=yarn.fast_turns,
+            slow_turns=yarn.slow_turns,
         )
 
 
 def _magnitude(parameters: RopeParameters) -> float:
-    """Return the root of 1 + ln(stretch of the context) / ln(original context). Source: Ding et al. 2024."""
+    """Return for longrope the root of 1 + ln(stretch) / ln(original context), else 1. Source: Ding et al. 2024."""
+    if parameters.kind not in LONG_KINDS:
+        return 1.0
     longest, original = parameters.max_position_embeddings, parameters.original_max_position_embeddings
     if longest is None or original is None or longest <= original or original <= 1:
         return 1.0
@@ -145,7 +160,26 @@ def frequencies(head_dim: int, config: RopeConfig) -> mx.array:
         width = config.width(head_dim)
         powers = config.theta ** (mx.arange(0, width, 2, dtype=mx.float32) / width)
         return mx.array(config.stretches, dtype=mx.float32) * powers
+    if config.kind == "yarn":
+        return _yarn(config.width(head_dim), config)
     return _proportional(head_dim, config) if config.kind == "proportional" else _stretched(head_dim, config)
+
+
+def _yarn(width: int, config: RopeConfig) -> mx.array:
+    """Stretch the pairs that turn seldom, keep those that turn often, and mix those between by their number."""
+    plain = config.theta ** (mx.arange(0, width, 2, dtype=mx.float32) / width)
+    stretched = config.factor * plain
+    first = max(math.floor(_pair_of(config.fast_turns, width, config)), 0)
+    last = min(math.ceil(_pair_of(config.slow_turns, width, config)), width - 1)
+    span = last - first if last != first else _LEAST_RANGE
+    share_kept = 1.0 - mx.clip((mx.arange(width // 2, dtype=mx.float32) - first) / span, 0, 1)
+    return (stretched * plain) / (stretched * share_kept + plain * (1 - share_kept))
+
+
+def _pair_of(turns: float, width: int, config: RopeConfig) -> float:
+    """Return the number of the pair, between two perhaps, that turns so often within the original context."""
+    tokens = config.original_context_tokens / (turns * 2 * math.pi)
+    return (width * math.log(tokens)) / (2 * math.log(config.theta))
 
 
 def _proportional(head_dim: int, config: RopeConfig) -> mx.array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import mlx.core as mx
 
@@ -17,19 +18,21 @@ from models.layers.arithmetic import Arithmetic
 from models.layers.attention import split_heads
 from models.layers.cache import AttentionLayer, Rotation, SlotStates, Span, Step, tokens_of
 from models.layers.part_bytes import arrays_of, bytes_of
-from models.layers.stores.store import Store
+from models.layers.stores.store import LayerStore, Store
 from models.step import StepPlan
 
 # What one layer puts into a part: copies of its arrays, or nothing where a window has left the block behind.
 Content = tuple[mx.array, ...] | None
+Kept = TypeVar("Kept", bound=LayerStore)
 
 
 class RowStep(Step):
     """A step of rows that are attended to one by one."""
 
-    def __init__(self, plan: StepPlan, tokens: mx.array, cache: RowCache) -> None:
+    def __init__(self, plan: StepPlan, tokens: mx.array, cache: RowCache[Store], arithmetic: Arithmetic) -> None:
         super().__init__(plan, tokens)
         self._cache = cache
+        self._arithmetic = arithmetic
         self._kept: dict[tuple[int, int], tuple[mx.array, mx.array]] = {}
 
     def attend(
@@ -60,7 +63,7 @@ class RowStep(Step):
             heads = split_heads(queries[:, span.first : span.first + span.count], layer.num_heads)
             heads = heads if rotation is None else rotation.rotate(heads, span)
             stored = self._kept[row.slot, layer_index]
-            mixed.append(self._cache.arithmetic.attend(heads, *stored, layer.scale, layer.window))
+            mixed.append(self._arithmetic.attend(heads, *stored, layer.scale, layer.window))
         return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed, axis=1)
 
     def state(self) -> list[mx.array]:
@@ -111,7 +114,7 @@ class RowStep(Step):
         layer = cache.layers[layer_index]
         if layer.is_read_again:
             self._kept[slot, layer_index] = keys, values
-        return cache.arithmetic.attend(queries, keys, values, layer.scale, layer.window)
+        return self._arithmetic.attend(queries, keys, values, layer.scale, layer.window)
 
 
 @dataclass(slots=True)
@@ -136,7 +139,7 @@ class Loan:
 class RowPart:
     """Copies of what one block of a sequence holds in each layer."""
 
-    cache: RowCache
+    cache: RowCache[Any]
     contents: tuple[Content, ...]
     loan: Loan | None = None
 
@@ -153,14 +156,14 @@ class RowPart:
             self.loan.num_blocks -= 1
 
 
-class RowCache:
+class RowCache(Generic[Kept]):
     """Room for a fixed number of sequences.
 
     Args:
         layers: the model's, in order.
         num_slots: sequences.
         num_tokens: that may be promised to all sequences together.
-        arithmetic: attends.
+        make_step: opens a step of this cache, of its plan and its tokens.
         make_store: returns an empty store for the layer of that number.
         scheme: a word for what the stores keep; caches of one word read each other's parts.
 
@@ -173,12 +176,12 @@ class RowCache:
         layers: Sequence[AttentionLayer],
         num_slots: int,
         num_tokens: int,
-        arithmetic: Arithmetic,
-        make_store: Callable[[int], Store],
+        make_step: Callable[[StepPlan, mx.array, RowCache[Kept]], Step],
+        make_store: Callable[[int], Kept],
         scheme: str,
     ) -> None:
         self.layers = tuple(layers)
-        self.arithmetic = arithmetic
+        self._make_step = make_step
         self._num_tokens = num_tokens
         self._scheme = scheme
         self.slots = SlotStates(num_slots)
@@ -213,7 +216,7 @@ class RowCache:
         """See `Cache.can_reject`."""
         return all(store.can_trim for store in self._stores[0])
 
-    def stores(self, slot: int) -> list[Store]:
+    def stores(self, slot: int) -> list[Kept]:
         """Return what each layer keeps of a slot."""
         return self._stores[slot]
 
@@ -231,11 +234,10 @@ class RowCache:
         self._promised[slot] += missing
         return True
 
-    def begin(self, plan: StepPlan, device_tokens: mx.array | None = None) -> RowStep:
+    def begin(self, plan: StepPlan, device_tokens: mx.array | None = None) -> Step:
         """See `Cache.begin`."""
         self.slots.check(plan)
-        tokens = tokens_of(plan, device_tokens)
-        step = RowStep(plan, tokens, self)
+        step = self._make_step(plan, tokens_of(plan, device_tokens), self)
         self.slots.open(step)
         return step
 

@@ -35,6 +35,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN: dict[str, Any] = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LONG: dict[str, Any] = {
     "original_max_position_embeddings": 64,
     "rope_scaling": {
@@ -68,6 +69,12 @@ DENSE: dict[str, Tiny] = {
     ),
     "qwen2 rope linear": Tiny("qwen2", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
     "qwen3 rope llama3": Tiny("qwen3", {"rope_scaling": LLAMA3}),
+    "qwen3 rope yarn": Tiny("qwen3", {"rope_scaling": YARN}),
+    "qwen2 rope yarn 4-bit": Tiny("qwen2", {"rope_scaling": {**YARN, "mscale": 0.8, "mscale_all_dim": 0.4}}, Q4),
+    "smollm3 rope dynamic": Tiny("smollm3", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}),
+    "mistral rope longrope": Tiny(
+        "mistral", {"rope_scaling": {**LONG["rope_scaling"], "original_max_position_embeddings": 64}}
+    ),
     "qwen3 only rope_parameters": Tiny(
         "qwen3", {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
     ),

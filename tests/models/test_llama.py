@@ -132,7 +132,7 @@ def test_a_config_without_a_number_that_it_needs_is_refused_by_key(key: str) -> 
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"layer_types": "full_attention"}, "layer_types"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type"),
+        ({"rope_scaling": {"rope_type": "mrope", "factor": 4.0}}, "rope_scaling.rope_type"),
     ],
 )
 def test_a_config_that_asks_for_what_is_not_built_is_refused_by_key(changes: dict[str, Any], key: str) -> None:

@@ -9,6 +9,13 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LONG = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 64,
+    "long_factor": [1.0, 1.1, 1.5, 2.0, 3.0, 4.5, 7.0, 8.0],
+    "short_factor": [1.0] * 8,
+}
 Q4: dict[str, Any] = {"group_size": 32, "bits": 4}
 Q8: dict[str, Any] = {"group_size": 64, "bits": 8}
 MIXED: dict[str, Any] = {
@@ -27,6 +34,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "biases": {"config": {"attention_bias": True, "mlp_bias": True}},
     "rope linear": {"config": {"rope_scaling": {"type": "linear", "factor": 4.0}}},
     "rope llama3": {"config": {"rope_scaling": LLAMA3, "rope_theta": 500_000.0}},
+    "rope dynamic": {"config": {"rope_scaling": {"type": "dynamic", "factor": 1.7}}},
+    "rope yarn": {"config": {"rope_scaling": YARN}},
+    "rope yarn of neighbours": {"config": {"rope_scaling": {**YARN, "beta_fast": 8}, "rope_traditional": True}},
+    "rope longrope": {"config": {"rope_scaling": LONG}},
     "rope of neighbours": {"config": {"rope_traditional": True}},
     "4-bit": {"quantization": Q4},
     "8-bit tied": {"quantization": Q8, "config": {"tie_word_embeddings": True}},

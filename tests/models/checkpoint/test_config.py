@@ -1,6 +1,7 @@
 """config.json: nested configs, defaults, rope in its spellings, end-of-text ids, and what is refused."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.checkpoint.architectures import check_architecture
-from models.checkpoint.config import eos_ids, parse_config, read_config, read_generation_config
+from models.checkpoint.config import VISION_FILE, eos_ids, parse_config, read_config, read_generation_config
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
+from models.checkpoint.text_config import read_text_config
 from tests.models.checkpoint.fuzzing import Patches, patched, patches, refusal_of
 from tests.support.tiny_checkpoints import llama_config
 
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -49,7 +52,7 @@ def refused_key(config: dict[str, Any]) -> str:
     ],
 )
 def test_names_a_missing_key(key: str) -> None:
-    assert refused_key(llama_config(**{key: None})) == key
+    assert refused_key(llama_config(**{key: None, "architectures": None})) == key
 
 
 @pytest.mark.parametrize(
@@ -120,6 +123,12 @@ def test_a_wrapper_does_not_lend_its_sizes() -> None:
         ({"rope_scaling": None, "rope_theta": 5e5}, 5e5, None),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, 1e4, {"rope_type": "linear", "factor": 2.0}),
         ({"rope_scaling": {"rope_type": "llama3", **LLAMA3}}, 1e4, {"rope_type": "llama3", **LLAMA3}),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2}}, 1e4, {"rope_type": "dynamic", "factor": 2.0}),
+        (
+            {"rope_scaling": YARN},
+            1e4,
+            {**YARN, "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1 + 0.1 * math.log(4)},
+        ),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 5e5, None),
         (
             {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}},
@@ -135,11 +144,62 @@ def test_both_spellings_of_rope_become_one(
     assert (config["rope_theta"], config["rope_scaling"]) == (theta, scaling)
 
 
+def test_what_is_passed_on_of_a_rotation_is_read_as_the_same() -> None:
+    first = keys_of(llama_config(rope_scaling={**YARN, "beta_fast": 16}))
+    again = keys_of({**first})
+    assert again["rope_scaling"] == first["rope_scaling"]
+
+
+@pytest.mark.parametrize("more", [{"mscale": 1.0}, {"mscale_all_dim": 0}, {"attention_factor": 1.13863}])
+def test_a_magnitude_that_follows_from_the_factor_may_be_stated(more: dict[str, Any]) -> None:
+    yarn = read_text_config(llama_config(rope_scaling={**YARN, **more})).rope["full_attention"].yarn
+    assert yarn is not None
+    assert yarn.magnitude == pytest.approx(1 + 0.1 * math.log(4))
+
+
+def test_two_magnitudes_share_one_another_out() -> None:
+    scaling = {**YARN, "mscale": 0.7, "mscale_all_dim": 0.7}
+    yarn = read_text_config(llama_config(rope_scaling=scaling)).rope["full_attention"].yarn
+    assert yarn is not None
+    assert yarn.magnitude == 1
+
+
+def test_a_base_of_one_has_no_wavelengths_to_choose_from() -> None:
+    assert refused_key(llama_config(rope_scaling=YARN, rope_theta=1)) == "rope_theta"
+
+
+def test_a_context_that_grows_needs_to_be_known() -> None:
+    scaling = {"type": "dynamic", "factor": 2}
+    assert refused_key(llama_config(rope_scaling=scaling, max_position_embeddings=None)) == "max_position_embeddings"
+
+
 @pytest.mark.parametrize(
     ("scaling", "key"),
     [
-        ({"rope_type": "yarn", "factor": 4}, "rope_scaling.rope_type"),
-        ({"type": "dynamic", "factor": 4}, "rope_scaling.rope_type"),
+        ({"rope_type": "mrope", "factor": 4}, "rope_scaling.rope_type"),
+        ({"type": "su", "factor": 4}, "rope_scaling.rope_type"),
+        ({"rope_type": "yarn", "factor": 4}, "rope_scaling.original_max_position_embeddings"),
+        ({"rope_type": "yarn", "original_max_position_embeddings": 64}, "rope_scaling.factor"),
+        ({"rope_type": "longrope", "long_factor": [1.0]}, "rope_scaling.long_factor"),
+        ({"type": "dynamic"}, "rope_scaling.factor"),
+        (
+            {"type": "dynamic", "factor": 4, "original_max_position_embeddings": 64},
+            "rope_scaling.original_max_position_embeddings",
+        ),
+        *(
+            ({**YARN, key: value}, f"rope_scaling.{key}")
+            for key, value in (
+                ("beta_fast", 0.5),
+                ("beta_fast", 1e9),
+                ("beta_slow", 1e-9),
+                ("beta_slow", "1"),
+                ("original_max_position_embeddings", 0.5),
+                ("truncate", False),
+                ("mscale", 0.7),
+                ("mscale_all_dim", -1),
+                ("attention_factor", 1.0),
+            )
+        ),
         ({"type": ["linear"]}, "rope_scaling.type"),
         ({"type": "linear"}, "rope_scaling.factor"),
         ({"type": "linear", "factor": "2"}, "rope_scaling.factor"),
@@ -208,3 +268,20 @@ def test_mutated_bytes_give_a_config_or_a_checkpoint_error(tmp_path: Path, chang
     (tmp_path / "config.json").write_bytes(patched(json.dumps(llama_config()).encode(), changes))
     error = refusal_of(lambda: read_config(tmp_path))
     assert error is None or error.file == "config.json"
+
+
+def test_tells_whether_weights_for_pictures_lie_beside(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(llama_config()))
+    assert not read_config(tmp_path)[0].has_vision
+    (tmp_path / VISION_FILE).touch()
+    assert read_config(tmp_path)[0].has_vision
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_config_that_names_code_is_refused(tmp_path: Path, is_nested: bool) -> None:
+    inner = llama_config(model_file="graph.py")
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": inner} if is_nested else inner))
+    with pytest.raises(CheckpointRejected) as caught:
+        read_config(tmp_path)
+    assert (caught.value.file, caught.value.key) == ("config.json", "model_file")
+    assert "no checkpoint's code is run" in caught.value.problem

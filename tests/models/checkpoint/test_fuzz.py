@@ -5,30 +5,42 @@ input is printed. Each harness has a test that it finds a defect.
 """
 
 import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from models import gemma3, gemma4, llama, mistral, phi3, qwen2, qwen3, smollm3
+from models.borrowed.checkpoint import open_any
 from models.checkpoint.architectures import check_architecture
+from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.config import parse_config
 from models.checkpoint.folder import INDEX_FILE, read_folder_tensors
 from models.checkpoint.safetensors import read_safetensors_header
+from models.checkpoint.shards import Shards
 from models.checkpoint.text_config import TextConfig
+from models.layers.dense import DenseConfig
+from models.layers.rope import frequencies
+from tests.models.borrowed.tiny import CONFIGS as OTHER_CONFIGS
 from tests.models.checkpoint.fuzzing import Patches, patched, patches, refusal_of
 from tests.models.families import FAMILIES
 from tests.support.tiny_families import family_config
+from tests.support.tiny_models import write_llama
 
 _UNCHECKED = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 SEEDS = (1, 2, 3, 4)
 NUM_EXAMPLES = 2500
 # What nobody should need so many inputs to find.
 NUM_EXAMPLES_FOR_A_DEFECT = 2000
+# Where each input is a folder that is opened.
+NUM_EXAMPLES_WITH_FILES = 500
 
 GRAPHS: dict[str, Callable[[TextConfig], object]] = {
     "llama": llama.dense_config,
@@ -47,6 +59,10 @@ WORDS = [
     "default",
     "linear",
     "llama3",
+    "yarn",
+    "dynamic",
+    "longrope",
+    "LlamaForCausalLM",
     "trellis",
     "affine",
     "mxfp4",
@@ -94,6 +110,11 @@ INDEX: dict[str, Any] = {
     "metadata": {"total_size": 28},
     "weight_map": {"model.norm.weight": "a.safetensors", "lm_head.weight": "b.safetensors"},
 }
+OTHERS: list[dict[str, Any]] = [
+    *({"model_type": model_type, **config} for model_type, config in OTHER_CONFIGS.items()),
+    {"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text", "vocab_size": 288}, "model_file": None},
+]
+OTHER_NAMES = st.sampled_from(["stablelm", "falcon_mamba", "../llama", "a\0b", "\ud800", "cache"])
 NAMES = st.sampled_from(["a.safetensors", "b.safetensors", "../a.safetensors", "a\0.safetensors", "\ud800.safetensors"])
 
 
@@ -127,7 +148,9 @@ def places(tree: Any) -> list[tuple[Any, Any]]:
 
 
 ADDED = sorted(
-    {key for config in CONFIGS for key in config} | {"rope_scaling", "layer_types", "text_config", "head_dim"}
+    {key for config in CONFIGS for key in config}
+    | {"rope_scaling", "layer_types", "text_config", "head_dim", "architectures"}
+    | {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate", "factor", "rope_type"}
 )
 
 
@@ -154,7 +177,9 @@ def check_config(raw: dict[str, Any]) -> None:
         text = parse_config(raw).text
         nested = raw.get("text_config")
         check_architecture(text, raw if nested is None else nested, "config.json")
-        GRAPHS[text.model_type](text)
+        graph = GRAPHS[text.model_type](text)
+        if isinstance(graph, DenseConfig) and graph.rope.has_frequencies:
+            frequencies(text.head_dim, graph.rope)
 
     error = refusal_of(read)
     assert error is None or (error.file == "config.json" and error.key)
@@ -193,6 +218,33 @@ def index_check(folder: Path) -> Callable[[dict[str, Any]], None]:
     return check
 
 
+def loading_check(folder: Path) -> Callable[[bytes], None]:
+    checkpoint = open_checkpoint(write_llama(folder))
+    path = folder / "model.safetensors"
+
+    def load(content: bytes) -> None:
+        path.write_bytes(content)
+        shards = Shards(replace(checkpoint, tensors=read_folder_tensors(folder)[0]))
+        mx.eval([shards.array(name) for name in shards.tensors])
+
+    def check(content: bytes) -> None:
+        error = refusal_of(lambda: load(content))
+        assert error is None or error.file == path.name
+
+    return check
+
+
+def other_check(folder: Path) -> Callable[[dict[str, Any]], None]:
+    write_llama(folder)
+
+    def check(config: dict[str, Any]) -> None:
+        (folder / "config.json").write_text(json.dumps(config))
+        error = refusal_of(lambda: open_any(folder, allow_mlx_lm=True))
+        assert error is None or (error.file == "config.json" and error.key)
+
+    return check
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SEEDS)
 def test_any_config_is_read_or_refused_by_key(number: int) -> None:
@@ -220,6 +272,19 @@ def test_any_index_is_read_or_refused_by_file_and_key(tmp_path: Path, number: in
     run(number, mutations([INDEX], VALUES | NAMES), index_check(tmp_path))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SEEDS[:2])
+def test_any_header_that_is_read_is_one_that_mlx_reads_too(tmp_path: Path, number: int) -> None:
+    inputs = mutations([HEADER], VALUES).map(header_bytes)
+    run(number, inputs, loading_check(tmp_path / "tiny"), NUM_EXAMPLES_WITH_FILES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SEEDS[:2])
+def test_any_config_of_another_architecture_is_read_or_refused_by_key(tmp_path: Path, number: int) -> None:
+    run(number, mutations(OTHERS, VALUES | OTHER_NAMES), other_check(tmp_path / "tiny"), NUM_EXAMPLES_WITH_FILES)
+
+
 def test_a_number_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def unchecked(config: dict[str, Any], key: str, _file: str, *, default: int | None = None, **_limits: int) -> Any:
         return config.get(key, default)
@@ -227,6 +292,32 @@ def test_a_number_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("models.checkpoint.text_config.read_int", unchecked)
     with pytest.raises(Exception, match=r"."):
         run(1, mutations(CONFIGS, VALUES), check_config, NUM_EXAMPLES_FOR_A_DEFECT)
+
+
+def test_a_kind_of_positions_that_is_not_checked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    yarn = [config for config in CONFIGS if (config.get("rope_scaling") or {}).get("type") == "yarn"]
+
+    def unchecked(fields: dict[str, Any], key: str, _file: str, *, default: float | None = None) -> Any:
+        return fields.get(key, default)
+
+    monkeypatch.setattr("models.checkpoint.yarn.read_float", unchecked)
+    with pytest.raises(TypeError):
+        run(1, mutations(yarn, VALUES), check_config, NUM_EXAMPLES_FOR_A_DEFECT)
+
+
+def test_data_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.checkpoint.safetensors._checked_ints", lambda value, *_: tuple(value))
+    inputs = mutations([HEADER], VALUES).map(header_bytes)
+    with pytest.raises(Exception, match=r"."):
+        run(1, inputs, loading_check(tmp_path / "tiny"), NUM_EXAMPLES_FOR_A_DEFECT)
+
+
+def test_a_name_of_another_architecture_that_is_not_checked_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.borrowed.known._NAME", re.compile(r".*", re.DOTALL))
+    with pytest.raises(ValueError, match=r"null|surrogates"):
+        run(1, mutations(OTHERS, VALUES | OTHER_NAMES), other_check(tmp_path / "tiny"), NUM_EXAMPLES_FOR_A_DEFECT)
 
 
 def test_a_shape_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

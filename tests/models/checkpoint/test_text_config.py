@@ -300,3 +300,65 @@ def test_says_what_else_a_file_says() -> None:
     assert (found.architectures, found.dtype) == (("LlamaForCausalLM",), "bfloat16")
     assert found.quantization is not None
     assert found.quantization.default == LayerQuantization(4, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("LlamaForCausalLM", "llama"),
+        ("MistralForCausalLM", "mistral"),
+        ("Qwen2ForCausalLM", "qwen2"),
+        ("Qwen3ForCausalLM", "qwen3"),
+        ("SmolLM3ForCausalLM", "smollm3"),
+        ("Phi3ForCausalLM", "phi3"),
+        ("Gemma3ForCausalLM", "gemma3_text"),
+        ("Gemma3ForConditionalGeneration", "gemma3_text"),
+        ("Gemma4ForCausalLM", "gemma4_text"),
+        ("Gemma4ForConditionalGeneration", "gemma4_text"),
+    ],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_class_stands_for_the_architecture_that_nothing_else_names(
+    name: str, model_type: str, is_nested: bool
+) -> None:
+    plain = {key: value for key, value in config(num_key_value_heads=2).items() if key != "model_type"}
+    raw = {"text_config": plain} if is_nested else plain
+    found = parse_config({**raw, "architectures": ["SomethingElse", name]})
+    assert (found.model_type, found.text.model_type, found.keys["model_type"]) == (model_type,) * 3
+
+
+def test_a_word_goes_before_a_class() -> None:
+    assert read("qwen3", architectures=["LlamaForCausalLM"]).model_type == "qwen3"
+
+
+@pytest.mark.parametrize("names", [[], ["SomethingElse"], [3], None])
+def test_classes_that_nobody_knows_name_no_architecture(names: object) -> None:
+    with pytest.raises(CheckpointRejected) as caught:
+        read_text_config({**config(), "model_type": None, "architectures": names})
+    assert (caught.value.key, caught.value.problem) == ("model_type", "is missing")
+
+
+def test_diffusion_gemma_s_text_part_may_stand_in_a_wrapper() -> None:
+    raw = {"model_type": "diffusion_gemma", "canvas_length": 128}
+    text = read_text_config({**raw, "text_config": {"model_type": "diffusion_gemma_text", "canvas_length": 64}})
+    assert (text.model_type, text.hidden_size, text.canvas_length) == ("diffusion_gemma", 2816, 128)
+
+
+@pytest.mark.parametrize(
+    ("keys", "share"),
+    [
+        ({"partial_rotary_factor": 0.5}, 0.5),
+        ({"rope_parameters": {"partial_rotary_factor": 0.25}, "partial_rotary_factor": 0.5}, 0.25),
+        ({"rope_parameters": {FULL: {"partial_rotary_factor": 0.25}}}, 1.0),
+    ],
+)
+@pytest.mark.parametrize("model_type", ["unheard_of", "phi3", "qwen3_5"])
+def test_the_share_that_is_turned_stands_with_the_positions_or_beside_them(
+    model_type: str, keys: dict[str, Any], share: float
+) -> None:
+    assert read(model_type, **keys).partial_rotary_factor == share
+
+
+@pytest.mark.parametrize(("keys", "dtype"), [({}, "bfloat16"), ({"dtype": "float16"}, "float16")])
+def test_a_dtype_has_a_default(keys: dict[str, Any], dtype: str) -> None:
+    assert parsed("llama", **keys).dtype == dtype

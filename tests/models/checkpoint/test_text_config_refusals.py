@@ -9,6 +9,8 @@ from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.text_config import read_text_config
 from tests.models.checkpoint.configs import GEMMA4, SIZES, config, read, refused_key
 
+NUMBERS = {"original_max_position_embeddings": 64}
+
 
 @pytest.mark.parametrize("key", [*SIZES, "model_type"])
 @pytest.mark.parametrize("model_type", ["unheard_of", "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3"])
@@ -57,8 +59,13 @@ def test_a_value_of_another_kind_is_named(changes: dict[str, Any], key: str) -> 
         (config("llama", sliding_window=8), "sliding_window"),
         (config("qwen3", layer_types=[FULL, "linear_attention", FULL]), "layer_types"),
         (config("qwen3", layer_types=[FULL, SLIDING, FULL]), "sliding_window"),
-        (config("qwen2", rope_scaling={"rope_type": "yarn", "factor": 4.0}), "rope_scaling.rope_type"),
-        (config("qwen3", rope_parameters={"rope_type": "dynamic"}), "rope_parameters.rope_type"),
+        (config("qwen2", rope_scaling={"rope_type": "mrope", "factor": 4.0}), "rope_scaling.rope_type"),
+        (config("qwen3", rope_parameters={"rope_type": "telechat3-yarn"}), "rope_parameters.rope_type"),
+        *(
+            (config(model_type, rope_scaling={"rope_type": kind, "factor": 4.0, **NUMBERS}), "rope_scaling.rope_type")
+            for model_type in ("phi3", "gemma3_text")
+            for kind in ("yarn", "dynamic", "mrope")
+        ),
         (config("phi3", rope_scaling={"rope_type": "llama9"}), "rope_scaling.rope_type"),
         (config("phi3", rope_scaling={"type": "longrope", "long_factor": [1.0] * 3}), "rope_scaling.long_factor"),
         (config("phi3", rope_scaling={"type": "su", "long_factor": [1.0] * 8}), "original_max_position_embeddings"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.checkpoint import open_checkpoint
-from models.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointRejected
+from models.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, CheckpointRejected
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Arithmetic
 from models.layers.linear import Linear, QuantizedLinear
@@ -140,6 +140,20 @@ def test_progress_counts_bytes_to_the_end_and_never_back(tmp_path: Path) -> None
     assert {progress.bytes_total for progress in seen} == {loaded.weights_bytes}
 
 
+def test_what_was_read_does_not_stay_beside_what_became_of_it(tmp_path: Path) -> None:
+    def halve(tensors: dict[str, mx.array]) -> None:
+        tensors.update({name: array.astype(mx.bfloat16) for name, array in tensors.items()})
+
+    folder = rewrite(write_llama(tmp_path / "tiny", config={"intermediate_size": 32_768}), halve)
+    checkpoint = open_checkpoint(folder)
+    num_stored = sum(info.nbytes for info in checkpoint.tensors.values())
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    loaded = load(checkpoint, NumericPath.REFERENCE, lambda _: None)
+    assert loaded.weights_bytes == 2 * num_stored
+    assert mx.get_peak_memory() - before < loaded.weights_bytes + num_stored // 2
+
+
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     name = "model.layers.1.mlp.up_proj.weight"
     error = refusal(rewrite(write_llama(tmp_path / "tiny"), lambda tensors: tensors.pop(name)))
@@ -239,14 +253,30 @@ def test_a_file_that_shrank_after_its_header_was_checked_is_named(tmp_path: Path
     file.write_bytes(file.read_bytes()[:-4096])
     with pytest.raises(CheckpointCorrupt) as caught:
         load(checkpoint, NumericPath.FAST, lambda _: None)
-    assert (caught.value.file, caught.value.problem) == ("model.safetensors", "cannot be read")
+    assert (caught.value.file, caught.value.problem) == ("model.safetensors", "has data that lies outside the file")
+
+
+def test_a_file_that_fails_while_it_is_read_is_named_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = weights_of(write_llama(tmp_path / "tiny", num_shards=2))
+    weights.norm("model.norm", 64, 1e-5)
+
+    def fail(*_arrays: object) -> None:
+        raise RuntimeError("[read] Unable to read 4096 bytes")
+
+    monkeypatch.setattr(mx, "eval", fail)
+    with pytest.raises(CheckpointCorrupt) as caught:
+        weights.materialize(lambda _done, _total: None)
+    assert (caught.value.file, caught.value.problem) == ("model.safetensors.index.json", "cannot be read")
+    assert weights.nbytes == 0
 
 
 def test_a_file_that_is_gone_after_its_header_was_checked_is_named(tmp_path: Path) -> None:
     folder = write_llama(tmp_path / "tiny")
     checkpoint = open_checkpoint(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointCorrupt, match=r"^model\.safetensors: cannot be read$"):
+    with pytest.raises(CheckpointMissing, match=r"^model\.safetensors: is not there$"):
         load(checkpoint, NumericPath.FAST, lambda _: None)
 
 

@@ -27,6 +27,13 @@ LLAMA3: dict[str, Any] = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 4,
+    "beta_slow": 0.5,
+}
 
 
 def config_of(raw: dict[str, Any]) -> RopeConfig:
@@ -42,6 +49,8 @@ def angles_a_token(raw: dict[str, Any]) -> list[float]:
         return plain
     if scaling["rope_type"] == "linear":
         return [angle / scaling["factor"] for angle in plain]
+    if scaling["rope_type"] == "yarn":
+        return yarn_angles(plain, raw["rope_theta"], scaling)
     stretched: list[float] = []
     for angle in plain:
         turns = scaling["original_max_position_embeddings"] * angle / (2 * math.pi)
@@ -51,10 +60,24 @@ def angles_a_token(raw: dict[str, Any]) -> list[float]:
     return stretched
 
 
+def yarn_angles(plain: list[float], theta: float, scaling: dict[str, Any]) -> list[float]:
+    """The mixture changes linearly with the number of the pair, between whole numbers."""
+    ends: list[float] = []
+    for turns in (scaling["beta_fast"], scaling["beta_slow"]):
+        tokens = scaling["original_max_position_embeddings"] / (2 * math.pi * turns)
+        ends.append(HEAD_DIM * math.log(tokens) / (2 * math.log(theta)))
+    first, last = math.floor(ends[0]), math.ceil(ends[1])
+    assert 0 <= first < last < HEAD_DIM // 2
+    kept = [1 - min(1.0, max(0.0, (pair - first) / (last - first))) for pair in range(HEAD_DIM // 2)]
+    return [angle * (share + (1 - share) / scaling["factor"]) for angle, share in zip(plain, kept, strict=True)]
+
+
 def rotated(x: np.ndarray, raw: dict[str, Any], offset: int) -> np.ndarray:
     """Rotate the halves of x [T, D] against each other."""
     positions = offset + np.arange(len(x), dtype=np.float64)[:, None]
     cosines, sines = np.cos(positions * angles_a_token(raw)), np.sin(positions * angles_a_token(raw))
+    if (raw.get("rope_scaling") or {}).get("rope_type") == "yarn":
+        x = x * (0.1 * math.log(raw["rope_scaling"]["factor"]) + 1)
     first, second = x[:, : HEAD_DIM // 2], x[:, HEAD_DIM // 2 :]
     return np.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=1)
 
@@ -68,7 +91,7 @@ def step_at(*rows: tuple[int, int]) -> Step:
 @pytest.mark.parametrize("kind", ARITHMETICS)
 @pytest.mark.parametrize("offset", [0, 1, 300])
 @pytest.mark.parametrize(
-    "scaling", [None, {"rope_type": "linear", "factor": 4.0}, LLAMA3], ids=["default", "linear", "llama3"]
+    "scaling", [None, {"rope_type": "linear", "factor": 4.0}, LLAMA3, YARN], ids=["default", "linear", "llama3", "yarn"]
 )
 def test_turns_each_pair_by_its_angle(
     kind: Callable[[], Arithmetic], scaling: dict[str, Any] | None, offset: int
@@ -95,7 +118,7 @@ def test_rows_of_one_token_each_are_turned_together(kind: Callable[[], Arithmeti
 
 @pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
 @pytest.mark.parametrize("traditional", [False, True])
-@pytest.mark.parametrize("scaling", [None, {"rope_type": "linear", "factor": 4.0}, LLAMA3])
+@pytest.mark.parametrize("scaling", [None, {"rope_type": "linear", "factor": 4.0}, LLAMA3, YARN])
 def test_native_positions_are_those_of_mlx(scaling: dict[str, Any] | None, traditional: bool) -> None:
     raw = {"rope_theta": 100_000.0, "rope_scaling": scaling, "rope_traditional": traditional}
     config = config_of(raw)

@@ -1,0 +1,1 @@
+"""Models of architectures that are not written here: mlx-lm's classes behind this build's interfaces, where allowed."""

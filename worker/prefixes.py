@@ -5,13 +5,13 @@ import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 
 from models.blocks import BLOCK_TOKENS, Part
 from models.layers.cache import Cache
 from models.registry import LoadedModel
 from native import kernels
 from worker.prefix_cache import PrefixCache
+from worker.prefix_settings import PrefixSettings
 from worker.prefix_store import PartCodec, PrefixStore
 from worker.row import Row
 
@@ -19,21 +19,6 @@ CLOSE_S = 5.0
 # How long an idle moment waits for the disk; a request that comes meanwhile waits as long.
 IDLE_WAIT_S = 0.02
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixSettings:
-    """Bounds of what is kept.
-
-    Attributes:
-        max_bytes: of keys and values in memory; 0: none are kept.
-        folder: where they outlive the process; None: nowhere.
-        folder_max_bytes: of that folder.
-    """
-
-    max_bytes: int = 512 << 20
-    folder: Path | None = None
-    folder_max_bytes: int = 8 << 30
 
 
 @dataclass(slots=True)

@@ -1,9 +1,11 @@
-"""Bounds of a text workload."""
+"""Bounds of a text workload; plain Python."""
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from worker.errors import ModelLoadFailed
-from worker.prefixes import PrefixSettings
+from worker.prefix_settings import PrefixSettings
 
 UNKNOWN_CONTEXT_TOKENS = 2048  # where neither the settings nor the checkpoint say
 # Where the settings do not say: room for one whole context at least, and for all rows where that is no more than this.
@@ -38,21 +40,20 @@ class TextSettings:
         bounds = [bound for bound in (self.max_context_tokens, trained) if bound is not None]
         return min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
 
-    def kv_tokens(self, context_tokens: int, token_bytes: int, row_bytes: int = 0) -> int:
+    def kv_tokens(self, context_tokens: int, rows_bytes: Callable[[int, int], int]) -> int:
         """Return how many tokens' keys and values the rows may hold together; one whole context at least.
 
         Args:
             context_tokens: prompt and output of one row.
-            token_bytes: of each token.
-            row_bytes: of each row besides.
+            rows_bytes: what so many tokens of so many rows take together; it grows with both.
 
         Raises:
             ModelLoadFailed: `kv_bytes` is set and has no room for one.
         """
-        most = self.max_batch_rows * context_tokens
-        kv_bytes = DEFAULT_KV_BYTES if self.kv_bytes is None else self.kv_bytes
-        needed = context_tokens * token_bytes + row_bytes
+        needed = rows_bytes(context_tokens, 1)
         if self.kv_bytes is not None and self.kv_bytes < needed:
             problem = f"kv_bytes is {self.kv_bytes}, and one context of {context_tokens} tokens takes {needed}"
             raise ModelLoadFailed(problem, option="kv_bytes")
-        return max(context_tokens, min(most, (kv_bytes - self.max_batch_rows * row_bytes) // token_bytes))
+        kv_bytes = DEFAULT_KV_BYTES if self.kv_bytes is None else self.kv_bytes
+        counts = range(context_tokens + 1, self.max_batch_rows * context_tokens + 1)
+        return context_tokens + bisect_right(counts, kv_bytes, key=lambda count: rows_bytes(count, self.max_batch_rows))

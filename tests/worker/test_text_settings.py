@@ -21,18 +21,23 @@ CONTEXT = 256
 )
 def test_rows_hold_as_many_tokens_as_fit(kv_bytes: int | None, row_bytes: int, num_tokens: int):
     settings = TextSettings(max_batch_rows=4, kv_bytes=kv_bytes)
-    assert settings.kv_tokens(CONTEXT, 7, row_bytes) == num_tokens
+    assert settings.kv_tokens(CONTEXT, lambda count, num_rows: 7 * count + row_bytes * num_rows) == num_tokens
+
+
+def test_windows_leave_room_for_more_tokens():
+    settings = TextSettings(max_batch_rows=4, kv_bytes=4 * 24 * 5 + 3 * CONTEXT * 7)
+    assert settings.kv_tokens(CONTEXT, lambda count, num_rows: 7 * count + 5 * min(count, 24 * num_rows)) == 3 * CONTEXT
 
 
 def test_without_a_setting_one_context_fits_always():
-    assert TextSettings().kv_tokens(CONTEXT, DEFAULT_KV_BYTES) == CONTEXT
+    assert TextSettings().kv_tokens(CONTEXT, lambda count, _: DEFAULT_KV_BYTES * count) == CONTEXT
 
 
 @pytest.mark.parametrize("row_bytes", [0, 70])
 def test_room_for_less_than_a_context_is_refused(row_bytes: int):
     settings = TextSettings(kv_bytes=CONTEXT * 7 + row_bytes - 1)
     with pytest.raises(ModelLoadFailed, match=rf"takes {CONTEXT * 7 + row_bytes}"):
-        settings.kv_tokens(CONTEXT, 7, row_bytes)
+        settings.kv_tokens(CONTEXT, lambda count, num_rows: 7 * count + row_bytes * num_rows)
 
 
 @pytest.mark.parametrize("scheme", ["8:s64", "4:g32:s64", "turbo:s64"])

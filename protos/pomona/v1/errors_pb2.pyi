@@ -53,6 +53,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 33
     ERROR_REASON_RATE_LIMITED: _ErrorReason.ValueType  # 34
     ERROR_REASON_SERVER_DRAINING: _ErrorReason.ValueType  # 35
+    ERROR_REASON_MODEL_IN_USE: _ErrorReason.ValueType  # 36
+    ERROR_REASON_DISK_FULL: _ErrorReason.ValueType  # 37
+    ERROR_REASON_HUB_UNREACHABLE: _ErrorReason.ValueType  # 38
     ERROR_REASON_WORKER_RESTARTING: _ErrorReason.ValueType  # 40
     ERROR_REASON_WORKER_DIED: _ErrorReason.ValueType  # 41
     ERROR_REASON_WORKER_STALLED: _ErrorReason.ValueType  # 42
@@ -107,6 +110,9 @@ ERROR_REASON_MEMORY_PRESSURE: ErrorReason.ValueType  # 32
 ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 33
 ERROR_REASON_RATE_LIMITED: ErrorReason.ValueType  # 34
 ERROR_REASON_SERVER_DRAINING: ErrorReason.ValueType  # 35
+ERROR_REASON_MODEL_IN_USE: ErrorReason.ValueType  # 36
+ERROR_REASON_DISK_FULL: ErrorReason.ValueType  # 37
+ERROR_REASON_HUB_UNREACHABLE: ErrorReason.ValueType  # 38
 ERROR_REASON_WORKER_RESTARTING: ErrorReason.ValueType  # 40
 ERROR_REASON_WORKER_DIED: ErrorReason.ValueType  # 41
 ERROR_REASON_WORKER_STALLED: ErrorReason.ValueType  # 42

@@ -842,14 +842,28 @@ class EstimateModelResponse(_message.Message):
     WOULD_EVICT_FIELD_NUMBER: _builtins.int
     LARGEST_CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
     DISK_BYTES_NEEDED_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    COMPUTE_DTYPE_FIELD_NUMBER: _builtins.int
     fits_now: _builtins.bool
+    """Within the budget beside what other models hold, and within the memory that is free."""
     fits_after_eviction: _builtins.bool
+    """The same once the models of would_evict, which are idle, are unloaded."""
     largest_context_tokens: _builtins.int
+    """Within the budget, with the rows and the kv_scheme of options; 0: none fits, or the model has a window instead, as speech has."""
     disk_bytes_needed: _builtins.int
+    """To download; 0 for a checkpoint that is there."""
+    device: _builtins.str
+    """metal, cuda or cpu: where it would run, and in which numbers."""
+    compute_dtype: _builtins.str
     @_builtins.property
     def estimate(self) -> Global___MemoryEstimate: ...
     @_builtins.property
     def would_evict(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def options(self) -> Global___LoadOptions:
+        """What was estimated: the options of the request, and what holds anyway for those that it leaves unset."""
+
     def __init__(
         self,
         *,
@@ -859,10 +873,13 @@ class EstimateModelResponse(_message.Message):
         would_evict: _abc.Iterable[_builtins.str] | None = ...,
         largest_context_tokens: _builtins.int = ...,
         disk_bytes_needed: _builtins.int = ...,
+        options: Global___LoadOptions | None = ...,
+        device: _builtins.str = ...,
+        compute_dtype: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["estimate", b"estimate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["estimate", b"estimate", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_bytes_needed", b"disk_bytes_needed", "estimate", b"estimate", "fits_after_eviction", b"fits_after_eviction", "fits_now", b"fits_now", "largest_context_tokens", b"largest_context_tokens", "would_evict", b"would_evict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_dtype", b"compute_dtype", "device", b"device", "disk_bytes_needed", b"disk_bytes_needed", "estimate", b"estimate", "fits_after_eviction", b"fits_after_eviction", "fits_now", b"fits_now", "largest_context_tokens", b"largest_context_tokens", "options", b"options", "would_evict", b"would_evict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -870,6 +887,8 @@ Global___EstimateModelResponse: _TypeAlias = EstimateModelResponse  # noqa: Y015
 
 @_typing.final
 class MemoryEstimate(_message.Message):
+    """The most that a model takes of memory; the parts add up to total_bytes."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     WEIGHTS_BYTES_FIELD_NUMBER: _builtins.int
@@ -879,13 +898,30 @@ class MemoryEstimate(_message.Message):
     ADAPTERS_BYTES_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     BUDGET_BYTES_FIELD_NUMBER: _builtins.int
+    PREFIX_CACHE_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESS_BYTES_FIELD_NUMBER: _builtins.int
+    KV_ROW_BYTES_FIELD_NUMBER: _builtins.int
+    KV_TOKEN_BYTES_FIELD_NUMBER: _builtins.int
     weights_bytes: _builtins.int
+    """As they lie in memory on this device, without routed experts."""
     kv_bytes: _builtins.int
+    """Keys and values of all rows, each with its whole context, or of as many as the model's kv_bytes has room for."""
     transient_bytes: _builtins.int
+    """What the largest step computes on its way, and the logits of all rows."""
     experts_bytes: _builtins.int
+    """Of routed experts: more than 0 where they could be read as they are needed."""
     adapters_bytes: _builtins.int
     total_bytes: _builtins.int
     budget_bytes: _builtins.int
+    """What models may take of this machine's memory."""
+    prefix_cache_bytes: _builtins.int
+    """Keys and values kept for later prompts."""
+    process_bytes: _builtins.int
+    """The process with its libraries and its tokenizer."""
+    kv_row_bytes: _builtins.int
+    """Keys and values of one row at its whole context; of speech, of one window."""
+    kv_token_bytes: _builtins.int
+    """What one more token adds to a row that is longer than every window."""
     def __init__(
         self,
         *,
@@ -896,10 +932,14 @@ class MemoryEstimate(_message.Message):
         adapters_bytes: _builtins.int = ...,
         total_bytes: _builtins.int = ...,
         budget_bytes: _builtins.int = ...,
+        prefix_cache_bytes: _builtins.int = ...,
+        process_bytes: _builtins.int = ...,
+        kv_row_bytes: _builtins.int = ...,
+        kv_token_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters_bytes", b"adapters_bytes", "budget_bytes", b"budget_bytes", "experts_bytes", b"experts_bytes", "kv_bytes", b"kv_bytes", "total_bytes", b"total_bytes", "transient_bytes", b"transient_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters_bytes", b"adapters_bytes", "budget_bytes", b"budget_bytes", "experts_bytes", b"experts_bytes", "kv_bytes", b"kv_bytes", "kv_row_bytes", b"kv_row_bytes", "kv_token_bytes", b"kv_token_bytes", "prefix_cache_bytes", b"prefix_cache_bytes", "process_bytes", b"process_bytes", "total_bytes", b"total_bytes", "transient_bytes", b"transient_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1026,21 +1066,25 @@ class PullModelRequest(_message.Message):
     REPOSITORY_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
     repository: _builtins.str
     """Repository as org/name."""
     revision: _builtins.str
     model: _builtins.str
     """Name in the catalogue; unset: the repository's."""
+    file: _builtins.str
+    """A GGUF file of the repository, by its name, to have instead of its safetensors."""
     def __init__(
         self,
         *,
         repository: _builtins.str = ...,
         revision: _builtins.str = ...,
         model: _builtins.str = ...,
+        file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "repository", b"repository", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "model", b"model", "repository", b"repository", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1056,6 +1100,7 @@ class PullModelResponse(_message.Message):
     BYTES_TOTAL_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
+    """waiting, listing, skipped (a file that is left out), downloading, verifying, describing, done."""
     file: _builtins.str
     bytes_done: _builtins.int
     bytes_total: _builtins.int

@@ -129,7 +129,8 @@ class ModelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PullModel(self, request, context):
-        """Downloads a checkpoint into the models folder, with progress; resumes; ends the stream when it is usable.
+        """Downloads a checkpoint into the hub's cache, with progress; resumes; ends the stream when it is usable. One download of a
+        repository at a time: who asks for the same joins it, and it stops when the last of them goes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,7 +144,7 @@ class ModelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RefreshCatalogue(self, request, context):
-        """Reads settings and folders again.
+        """Reads settings and the hub's cache again. A loaded model that is gone stays until it is unloaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,11 +46,13 @@ class ModelServiceStub:
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_model_pb2.UnloadModelRequest, _model_pb2.UnloadModelResponse]
     """Drains, then stops the worker. Returns only when its process is gone."""
     PullModel: _grpc.UnaryStreamMultiCallable[_model_pb2.PullModelRequest, _model_pb2.PullModelResponse]
-    """Downloads a checkpoint into the models folder, with progress; resumes; ends the stream when it is usable."""
+    """Downloads a checkpoint into the hub's cache, with progress; resumes; ends the stream when it is usable. One download of a
+    repository at a time: who asks for the same joins it, and it stops when the last of them goes.
+    """
     DeleteModel: _grpc.UnaryUnaryMultiCallable[_model_pb2.DeleteModelRequest, _model_pb2.DeleteModelResponse]
     """Removes a downloaded checkpoint that is not loaded."""
     RefreshCatalogue: _grpc.UnaryUnaryMultiCallable[_model_pb2.RefreshCatalogueRequest, _model_pb2.RefreshCatalogueResponse]
-    """Reads settings and folders again."""
+    """Reads settings and the hub's cache again. A loaded model that is gone stays until it is unloaded."""
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
@@ -70,11 +72,13 @@ class ModelServiceAsyncStub(ModelServiceStub):
     UnloadModel: _aio.UnaryUnaryMultiCallable[_model_pb2.UnloadModelRequest, _model_pb2.UnloadModelResponse]  # type: ignore[assignment]
     """Drains, then stops the worker. Returns only when its process is gone."""
     PullModel: _aio.UnaryStreamMultiCallable[_model_pb2.PullModelRequest, _model_pb2.PullModelResponse]  # type: ignore[assignment]
-    """Downloads a checkpoint into the models folder, with progress; resumes; ends the stream when it is usable."""
+    """Downloads a checkpoint into the hub's cache, with progress; resumes; ends the stream when it is usable. One download of a
+    repository at a time: who asks for the same joins it, and it stops when the last of them goes.
+    """
     DeleteModel: _aio.UnaryUnaryMultiCallable[_model_pb2.DeleteModelRequest, _model_pb2.DeleteModelResponse]  # type: ignore[assignment]
     """Removes a downloaded checkpoint that is not loaded."""
     RefreshCatalogue: _aio.UnaryUnaryMultiCallable[_model_pb2.RefreshCatalogueRequest, _model_pb2.RefreshCatalogueResponse]  # type: ignore[assignment]
-    """Reads settings and folders again."""
+    """Reads settings and the hub's cache again. A loaded model that is gone stays until it is unloaded."""
 
 class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     """Model catalogue and lifecycle."""
@@ -133,7 +137,9 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.PullModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.PullModelResponse], _abc.AsyncIterator[_model_pb2.PullModelResponse]]:
-        """Downloads a checkpoint into the models folder, with progress; resumes; ends the stream when it is usable."""
+        """Downloads a checkpoint into the hub's cache, with progress; resumes; ends the stream when it is usable. One download of a
+        repository at a time: who asks for the same joins it, and it stops when the last of them goes.
+        """
 
     @_abc_1.abstractmethod
     def DeleteModel(
@@ -149,7 +155,7 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.RefreshCatalogueRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.RefreshCatalogueResponse, _abc.Awaitable[_model_pb2.RefreshCatalogueResponse]]:
-        """Reads settings and folders again."""
+        """Reads settings and the hub's cache again. A loaded model that is gone stays until it is unloaded."""
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

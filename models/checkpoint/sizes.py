@@ -1,0 +1,163 @@
+"""What the weights of a checkpoint take in memory, from its headers alone; no MLX.
+
+The rules are those of `models.checkpoint.weights`: packed codes stay as they are, other numbers become the compute
+dtype where the arithmetic does not read them as stored.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint
+from models.checkpoint.tensors import TensorInfo
+
+Device = Literal["cpu", "metal", "cuda"]
+ITEM_BYTES: Mapping[str, int] = {"F16": 2, "BF16": 2, "F32": 4}
+_WORDS: Mapping[str, str] = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+_FLOATING = frozenset(ITEM_BYTES)
+_TEXT_EMBEDDING = "model.embed_tokens"
+_OWN_MODULES = re.compile(
+    r"model\.(layers|embed_tokens|norm|embed_tokens_per_layer|per_layer_model_projection|per_layer_projection_norm)\."
+)
+_SHARED_KEYS = re.compile(r"model\.layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.")
+# Source: the reference system, which packs such tensors for reading as they are needed.
+_EXPERTS = ("switch_glu", ".experts.")
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """Where and with what a model computes.
+
+    Attributes:
+        device: MLX's default device.
+        has_kernels: whether native kernels compute.
+        is_reference: whether it is the reference path.
+        dtype: of hidden states, and of keys and values that are not packed: F32, F16 or BF16.
+    """
+
+    device: Device
+    has_kernels: bool
+    is_reference: bool
+    dtype: str
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        device: Device,
+        *,
+        has_kernels: bool,
+        is_reference: bool = False,
+        embedding: str = _TEXT_EMBEDDING,
+        default_dtype: str = "BF16",
+    ) -> Computation:
+        """Say how a checkpoint is computed with.
+
+        Args:
+            checkpoint: its headers.
+            device: MLX's default device.
+            has_kernels: whether this install has native kernels, and they are wanted.
+            is_reference: whether it is the reference path.
+            embedding: the module whose dtype the model computes in where the device is not the CPU.
+            default_dtype: where that is of no floating dtype.
+        """
+        dtype = "F32"
+        if device != "cpu":
+            stored = checkpoint.tensors.get(f"{embedding}.scales") or checkpoint.tensors.get(f"{embedding}.weight")
+            dtype = stored.dtype if stored and stored.dtype in _FLOATING else default_dtype
+        return cls(device, has_kernels and device == "cpu" and not is_reference, is_reference, dtype)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a number in the compute dtype."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def dtype_word(self) -> str:
+        """The compute dtype as MLX calls it."""
+        return _WORDS[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSizes:
+    """Bytes in memory.
+
+    Attributes:
+        resident_bytes: of all weights that every token needs.
+        experts_bytes: of routed experts, of which a token needs a few.
+        largest_expanded_bytes: of the largest packed matrix, were it expanded into the compute dtype.
+    """
+
+    resident_bytes: int
+    experts_bytes: int
+    largest_expanded_bytes: int
+
+
+def text_weight_sizes(checkpoint: TextCheckpoint, computation: Computation) -> WeightSizes:
+    """Return what the weights of a text model take, those of a file's other models left out."""
+    text = checkpoint.text
+    is_gemma4 = text.model_type == "gemma4_text"
+    num_own = text.num_hidden_layers - (text.num_kv_shared_layers if is_gemma4 else 0)
+
+    def is_read(name: str) -> bool:
+        if name.startswith("lm_head."):
+            return not text.tie_word_embeddings
+        shared = _SHARED_KEYS.match(name)
+        return _OWN_MODULES.match(name) is not None and (shared is None or int(shared[1]) < num_own)
+
+    return weight_sizes(checkpoint, computation, is_read)
+
+
+def weight_sizes(
+    checkpoint: Checkpoint, computation: Computation, is_read: Callable[[str], bool] = lambda _: True
+) -> WeightSizes:
+    """Return what tensors take.
+
+    Args:
+        checkpoint: its headers.
+        computation: what computes with them.
+        is_read: tells by its canonical name whether the model reads a tensor.
+    """
+    resident_bytes = experts_bytes = expanded_bytes = 0
+    for name, info in checkpoint.tensors.items():
+        if not is_read(name):
+            continue
+        num_bytes = _bytes_of(checkpoint, info, computation)
+        if any(mark in name for mark in _EXPERTS):
+            experts_bytes += num_bytes
+        else:
+            resident_bytes += num_bytes
+            expanded_bytes = max(expanded_bytes, _expanded_bytes(checkpoint, info, computation))
+    return WeightSizes(resident_bytes, experts_bytes, expanded_bytes)
+
+
+def _bytes_of(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> int:
+    if info.dtype not in _FLOATING or _stays_as_stored(checkpoint, info, computation):
+        return info.nbytes
+    is_global = info.name.endswith(".global_scale")
+    return math.prod(info.shape) * (ITEM_BYTES["F32"] if is_global else computation.item_bytes)
+
+
+def _stays_as_stored(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> bool:
+    """Tell whether the arithmetic reads a floating tensor as stored: native kernels read matrices and scales so."""
+    if not computation.has_kernels:
+        return False
+    module, _, part = info.name.rpartition(".")
+    if part in ("scales", "biases"):
+        scales, biases = (checkpoint.tensors.get(f"{module}.{each}") for each in ("scales", "biases"))
+        return scales is not None and biases is not None and scales.dtype == biases.dtype
+    return part == "weight" and len(info.shape) == 2
+
+
+def _expanded_bytes(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> int:
+    """Return what a packed matrix would take expanded; 0 for any other tensor."""
+    module, _, part = info.name.rpartition(".")
+    scales = checkpoint.tensors.get(f"{module}.scales")
+    if part != "weight" or scales is None:
+        return 0
+    stated = checkpoint.layer_quantization(module)
+    return math.prod(scales.shape) * stated.group_size * computation.item_bytes if stated else 0

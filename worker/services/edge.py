@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import Message
 
+from worker.envelope import Envelope
 from worker.errors import CredentialsInvalid, MalformedRequest, ResponseTooLarge
 from worker.events import Usage
 from worker.failures import status_of
-from worker.validation import Envelope
 
 SECRET_KEY = "x-pomona-secret"  # noqa: S105  (the key's name)
 MODEL_KEY = "x-pomona-model"

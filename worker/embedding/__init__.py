@@ -1,0 +1,1 @@
+"""Requests for vectors and for rankings, from their messages to the engine."""

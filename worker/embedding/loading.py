@@ -1,0 +1,59 @@
+"""From the settings to a model that makes vectors or ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pomona.v1 import model_pb2
+
+from models.checkpoint.checkpoint import TextCheckpoint, open_checkpoint
+from models.embedding.embedder import read_embedder
+from models.registry import LoadProgress
+from worker.embedding.bounds import max_inputs
+from worker.embedding.describe import encoder_message, read_reranker
+from worker.embedding.loaded import LoadedEncoder
+from worker.loading import check_serves, load_model_of, note_runtime, text_settings
+from worker.settings import WorkerSettings
+from worker.workloads.embedding import EmbeddingWorkload
+
+
+def make_embedding_workload(settings: WorkerSettings, *, is_reranker: bool) -> EmbeddingWorkload:
+    """Return the workload that loads and runs the model of the settings.
+
+    Args:
+        settings: of this worker.
+        is_reranker: whether it ranks; otherwise it makes vectors.
+    """
+    bounds = text_settings(settings)
+    path = Path(settings.checkpoint)
+
+    def load(report: Callable[[object], None]) -> LoadedEncoder:
+        report(LoadProgress("headers", 0, 0))
+        checkpoint = open_checkpoint(path)
+        check_serves(checkpoint, settings.context_tokens)
+        context = bounds.context_tokens(checkpoint.limits.max_position_embeddings)
+        if is_reranker:
+            reranker = read_reranker(checkpoint)
+            return LoadedEncoder(load_model_of(checkpoint, settings, report), context, reranker=reranker)
+        embedder = read_embedder(checkpoint, path)
+        model = load_model_of(_without_head(checkpoint), settings, report)
+        most = context if embedder.max_tokens is None else min(context, embedder.max_tokens)
+        return LoadedEncoder(model, most, embedder=embedder)
+
+    return EmbeddingWorkload(load, bounds)
+
+
+def loaded_encoder_message(loaded: LoadedEncoder, settings: WorkerSettings) -> model_pb2.Model:
+    """Return the loaded model with its limits and how it runs."""
+    checkpoint, path = loaded.model.text_checkpoint, Path(settings.checkpoint)
+    message = encoder_message(checkpoint, path, is_reranker=loaded.reranker is not None)
+    note_runtime(message, loaded.model, loaded.max_tokens, settings)
+    message.limits.max_embed_inputs = max_inputs(loaded, settings.max_response_bytes)
+    return message
+
+
+def _without_head(checkpoint: TextCheckpoint) -> TextCheckpoint:
+    """Let the embedding stand for a head, which vectors do not need: one that is stored is not read."""
+    return replace(checkpoint, text=replace(checkpoint.text, tie_word_embeddings=True))

@@ -53,6 +53,12 @@ def layer_norm(x: mlx.core.array, weight: mlx.core.array, bias: mlx.core.array, 
 def gelu(x: mlx.core.array) -> mlx.core.array:
     """Weigh each number by the normal distribution function of it."""
 
+def full_attention(queries: mlx.core.array, keys: mlx.core.array, values: mlx.core.array, num_heads: int, scale: float) -> mlx.core.array:
+    """Let every query see every key."""
+
+def head_attention(queries: mlx.core.array, keys: mlx.core.array, values: mlx.core.array, num_heads: int, scale: float, is_causal: bool) -> mlx.core.array:
+    """Let queries see keys, heads side by side."""
+
 def swiglu(gate: mlx.core.array, up: mlx.core.array) -> mlx.core.array:
     """Join the two halves of a gated layer."""
 

@@ -12,11 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from models.whisper.loops import echo_share
 from models.whisper.rules import Floats, Rules, log_probabilities
 from models.whisper.search import BeamSearch, Sampling, Search, Text, rank
 from models.whisper.tokenizer import Task, WhisperTokenizer
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+# A text of which so much stands in the text before, and that is less likely than this for each token, was not heard but
+# copied: what is really said twice is likelier the second time.
+_ECHO_SHARE = 0.5
+_ECHO_AVG_LOGPROB = -0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +66,15 @@ class WindowText:
     """What was said in a window, as far as this try knows.
 
     Attributes:
-        tokens: text and times, without prompt and end.
+        tokens: text and times, without prompt and end; the prefix is of the text.
         text: without times, and without spaces around it.
-        avg_logprob: for each token and the end.
+        avg_logprob: for each token behind the prefix and the end.
         no_speech_prob: that nobody speaks.
         compression_ratio: bytes of the text by bytes that zlib makes of them.
         temperature: of this try.
         is_accepted: whether it passed the thresholds, or is silence; False: no try did, and this is the best.
         alternatives: texts that the search ranked behind, with their `avg_logprob`.
+        is_told: whether it was written knowing of what was said before, where there was something.
     """
 
     tokens: tuple[int, ...]
@@ -79,6 +85,7 @@ class WindowText:
     temperature: float
     is_accepted: bool
     alternatives: tuple[tuple[str, float], ...] = ()
+    is_told: bool = True
 
     def is_silence(self, options: DecodingOptions) -> bool:
         """Whether nothing was said: the model thinks so, and its text is not likely."""
@@ -90,15 +97,28 @@ class WindowText:
 class Decoding:
     """Tries to decode one window.
 
+    Where there is more than one temperature, a text that fails is tried again without what was said before, if it was
+    told of that, and then warmer: a text before it is what leads a model astray most often.
+
     Args:
         tokenizer: whose ids.
         options: how.
         num_positions: of the decoder: half of them are for the prompt, half for the text.
         context: tokens of what was said before, see `context_tokens`.
+        prefix: tokens of text, with times or without, that the window's text begins with; a text with times whose
+            prefix starts with none starts at 0.00. Results have it; how likely it is counts nothing.
+
+    Raises:
+        ValueError: the prefix leaves no room for a text behind it, or has a token that is neither text nor time.
     """
 
     def __init__(
-        self, tokenizer: WhisperTokenizer, options: DecodingOptions, num_positions: int, context: Sequence[int] = ()
+        self,
+        tokenizer: WhisperTokenizer,
+        options: DecodingOptions,
+        num_positions: int,
+        context: Sequence[int] = (),
+        prefix: Sequence[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
         self._options = options
@@ -109,17 +129,22 @@ class Decoding:
             suppresses_blank=options.suppresses_blank,
         )
         room = num_positions // 2
-        kept = list(context)[max(0, len(context) - (room - 1)) :]
-        before = [tokenizer.previous, *kept] if kept else []
-        self._start = len(before)
-        self.prompt = [*before, *tokenizer.prompt(options.language, options.task, with_times=options.with_times)]
-        self._max_tokens = min(room, num_positions - len(self.prompt))
+        self._context = list(context)[max(0, len(context) - (room - 1)) :]
+        asked = tokenizer.prompt(options.language, options.task, with_times=options.with_times)
+        self._prefix = _as_written(prefix, tokenizer, with_times=options.with_times)
+        num_before = len(self._context) + bool(self._context)
+        self._max_tokens = min(room, num_positions - num_before - len(asked)) - len(self._prefix)
+        if self._max_tokens < 1:
+            raise ValueError(f"a prefix of {len(self._prefix)} tokens leaves no room for a text")
+        self._asked = [*asked, *self._prefix]
         self._draws = np.random.default_rng(options.seed)
         self._no_speech_prob = 0.0
-        self._tries: list[WindowText] = []
-        self._search = self._new_search(options.temperatures[0])
-        self._is_first = True
+        first, *warmer = options.temperatures
+        without = [(first, False)] if self._context and warmer else []
+        self._plan = [(first, True), *without, *((temperature, False) for temperature in warmer)]
+        self._failed: list[tuple[WindowText, bool]] = []  # with whether each is a loop or an echo
         self.result: WindowText | None = None
+        self._begin_try()
 
     @property
     def is_fresh(self) -> bool:
@@ -139,7 +164,7 @@ class Decoding:
     @property
     def wanted_logits(self) -> tuple[int, ...]:
         """The places in each row of `wanted` whose logits are needed."""
-        return (self._start, len(self.prompt) - 1) if self._is_first else (0,)
+        return (len(self.prompt) - len(self._asked), len(self.prompt) - 1) if self._is_first else (0,)
 
     def advance(self, logits: Floats) -> None:
         """Go on by one token, or to the next try.
@@ -154,7 +179,7 @@ class Decoding:
             rows = np.repeat(logits[:, -1], len(texts), axis=0)
         else:
             rows = logits[:, -1].copy()
-        self._rules.apply(rows, texts)
+        self._rules.apply(rows, [[*self._prefix, *tokens] for tokens in texts])
         self._search.choose(rows)
         self._parents = [0] * len(self._search.parents) if self._is_first else self._search.parents
         self._is_first = False
@@ -162,22 +187,19 @@ class Decoding:
         if not written or len(written[0]) >= self._max_tokens:
             self._end_try()
 
-    def _end_try(self) -> None:
-        options = self._options
-        temperature = options.temperatures[len(self._tries)]
-        found = self._judged(rank(self._search.finish(), options.length_penalty), temperature)
-        self._tries.append(found)
-        if found.is_accepted or len(self._tries) == len(options.temperatures):
-            self.result = found if found.is_accepted else self._best()
-            return
-        self._search = self._new_search(options.temperatures[len(self._tries)])
+    def _begin_try(self) -> None:
+        temperature, is_told = self._plan[len(self._failed)]
+        before = [self._tokenizer.previous, *self._context] if is_told and self._context else []
+        self.prompt = [*before, *self._asked]
+        self._search = self._new_search(temperature)
         self._is_first = True
 
-    def _judged(self, ranked: Sequence[Text], temperature: float) -> WindowText:
-        best, options = ranked[0], self._options
-        text, avg_logprob = self._text(best)
+    def _end_try(self) -> None:
+        temperature, is_told = self._plan[len(self._failed)]
+        ranked = rank(self._search.finish(), self._options.length_penalty, len(self._prefix))
+        text, avg_logprob = self._text(ranked[0])
         found = WindowText(
-            tokens=best.tokens,
+            tokens=(*self._prefix, *ranked[0].tokens),
             text=text,
             avg_logprob=avg_logprob,
             no_speech_prob=self._no_speech_prob,
@@ -185,21 +207,40 @@ class Decoding:
             temperature=temperature,
             is_accepted=True,
             alternatives=tuple(self._text(other) for other in ranked[1:]),
+            is_told=is_told,
         )
-        repeats = options.max_compression_ratio is not None and found.compression_ratio > options.max_compression_ratio
-        is_unlikely = options.min_avg_logprob is not None and avg_logprob < options.min_avg_logprob
-        if (repeats or is_unlikely) and not found.is_silence(options):
-            return replace(found, is_accepted=False)
-        return found
+        repeats = self._repeats(found)
+        if found.is_silence(self._options) or not (repeats or self._is_unlikely(found)):
+            self.result = found
+            return
+        self._failed.append((replace(found, is_accepted=False), repeats))
+        if len(self._failed) == len(self._plan):
+            self.result = self._best()
+        else:
+            self._begin_try()
+
+    def _repeats(self, found: WindowText) -> bool:
+        """Whether a text is a loop, or an echo of what was said before."""
+        limit = self._options.max_compression_ratio
+        if limit is not None and found.compression_ratio > limit:
+            return True
+        if not found.is_told or self._options.min_avg_logprob is None or found.avg_logprob > _ECHO_AVG_LOGPROB:
+            return False
+        texts = ([token for token in tokens if token < self._tokenizer.end] for tokens in (found.tokens, self._context))
+        return echo_share(*texts) >= _ECHO_SHARE
+
+    def _is_unlikely(self, found: WindowText) -> bool:
+        limit = self._options.min_avg_logprob
+        return limit is not None and found.avg_logprob < limit
 
     def _best(self) -> WindowText:
-        """Return the likeliest of the tries, of those that do not repeat themselves if there are any."""
-        limit = self._options.max_compression_ratio
-        fair = [found for found in self._tries if limit is None or found.compression_ratio <= limit]
-        return max(fair or self._tries, key=lambda found: found.avg_logprob)
+        """Return the likeliest of the tries, of those that do not repeat anything if there are any."""
+        fair = [found for found, repeats in self._failed if not repeats]
+        return max(fair or [found for found, _ in self._failed], key=lambda found: found.avg_logprob)
 
     def _text(self, text: Text) -> tuple[str, float]:
-        return self._tokenizer.decode(text.tokens).strip(), text.sum_logprob / (len(text.tokens) + 1)
+        tokens = (*self._prefix, *text.tokens)
+        return self._tokenizer.decode(tokens).strip(), text.sum_logprob / (len(text.tokens) + 1)
 
     def _new_search(self, temperature: float) -> Search:
         self._parents: Sequence[int] = [0]
@@ -233,6 +274,17 @@ def context_tokens(
         preferred += ids
     left = room - len(preferred)
     return [*preferred, *previous[max(0, len(previous) - left) :]]
+
+
+def _as_written(prefix: Sequence[int], tokenizer: WhisperTokenizer, *, with_times: bool) -> list[int]:
+    """Return a prefix as a text with times or without them has it."""
+    if any(tokenizer.end <= token < tokenizer.first_time or token >= tokenizer.vocab_size for token in prefix):
+        raise ValueError("a prefix has a token that is neither text nor time")
+    if not with_times:
+        return [token for token in prefix if token < tokenizer.end]
+    if not prefix or prefix[0] >= tokenizer.first_time:
+        return list(prefix)
+    return [tokenizer.first_time, *prefix]
 
 
 def language_probabilities(

@@ -20,12 +20,12 @@ from models.checkpoint.config import GENERATION_CONFIG_FILE
 from models.checkpoint.errors import CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import MAX_JSON_BYTES, inside, parse_object, read_bytes
 from models.checkpoint.folder import read_folder_tensors
-from models.checkpoint.quantization import parse_quantization
+from models.checkpoint.quantization import Quantization, parse_quantization
 from models.checkpoint.revision import revision_of
 from models.checkpoint.tensors import TensorInfo
 from models.whisper.config import ARCHITECTURE, CONFIG_FILE, SIZE_KEYS, Config
 from models.whisper.ctranslate2 import MODEL_FILE, ModelFile, read_model_file
-from models.whisper.layouts import from_ctranslate2, from_hugging_face
+from models.whisper.layouts import from_ctranslate2, from_hugging_face, integer_layers
 from models.whisper.vocabulary import read_vocabulary
 
 _ALIGNMENT = "alignment_heads"
@@ -70,8 +70,11 @@ def open_whisper(folder: Path) -> Checkpoint:
         model = read_model_file(inside(folder, MODEL_FILE, named_by=MODEL_FILE))
         parts.append(model.digest)
         tensors, sizes = from_ctranslate2(model), _ctranslate2_sizes(model)
+        layers = integer_layers(tensors)
+        quantization = Quantization(None, layers, {}, MODEL_FILE) if layers else None
         sizes[_ALIGNMENT] = config.get(_ALIGNMENT)
     else:
+        quantization = parse_quantization(config, CONFIG_FILE)
         stored, headers = read_folder_tensors(folder)
         parts += [header.digest for header in headers]
         if "n_mels" in config:
@@ -89,7 +92,7 @@ def open_whisper(folder: Path) -> Checkpoint:
         format="ctranslate2" if any(info.is_raw for info in tensors.values()) else "safetensors",
         config=full,
         generation_config=generation,
-        quantization=parse_quantization(config, CONFIG_FILE),
+        quantization=quantization,
         tensors=tensors,
         chat_template=None,
         revision=revision_of(parts, sorted({info.file for info in tensors.values()})),

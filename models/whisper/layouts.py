@@ -4,24 +4,33 @@
 `decoder.token_embedding`, `decoder.positional_embedding`, `decoder.blocks.0.cross_attn.key`, `decoder.ln`. Hugging
 Face and CTranslate2 also store the encoder's positions, here `encoder.positional_embedding`, and keep convolutions as
 [outputs, inputs, 3], which here are [outputs, 3, inputs]. CTranslate2 stacks query, key and value, and gives the key
-a bias of zeros.
+a bias of zeros; weights of whole numbers (int8, int16) have a scale for each row, or one, by which they are divided.
+Source: CTranslate2 4.8, `python/ctranslate2/specs/model_spec.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
-from models.checkpoint.raw_arrays import read_raw_array
-from models.checkpoint.tensors import TensorInfo
+from models.checkpoint.quantization import AFFINE_GROUP_SIZES, LayerQuantization
+from models.checkpoint.raw_numbers import read_raw_numbers
+from models.checkpoint.tensors import IntegerPart, IntegerRows, TensorInfo
 from models.whisper.ctranslate2 import ModelFile, Variable
 
 _SPECIFICATION = "WhisperSpec"
 _CONV_AXES = (0, 2, 1)
 # Numbers of CTranslate2's that its own runtime needs; Whisper's are always these.
 _FIXED = {"pre_norm": 1, "scale_embeddings": 0, "start_from_zero_embedding": 0, "alibi": 0, "activation": 3}
-_DESCRIBED = frozenset({"num_heads", "alignment_heads", "alignment_layer"})
+# What the config says too, and what means nothing without alibi.
+_DESCRIBED = frozenset(
+    {"num_heads", "alignment_heads", "alignment_layer", "alibi_use_positive_positions", "scale_alibi"}
+)
+_SCALE = "/weight_scale"
+_CODE_BITS = 8
+_CODES_OF_A_WORD = 4
 
 _HF_TOP = {
     "encoder.layer_norm": "encoder.ln_post",
@@ -67,6 +76,7 @@ _CT2_BLOCK = {
     "ffn/linear_1": ("mlp2",),
     "ffn/layer_norm": ("mlp_ln",),
 }
+_SHARED = tuple((f"decoder/projection/{part}", f"decoder/embeddings/{part}") for part in ("weight", "weight_scale"))
 _CT2_PARTS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 
 
@@ -88,14 +98,14 @@ def from_ctranslate2(model: ModelFile) -> dict[str, TensorInfo]:
     """Return the tensors of a CTranslate2 model by canonical name.
 
     Raises:
-        CheckpointRejected: a model that is not Whisper, or weights in whole numbers.
-        CheckpointCorrupt: a variable that Whisper lacks, or a key's bias that is not zero.
+        CheckpointRejected: a model that is not Whisper, or a key's bias that is not zero.
+        CheckpointCorrupt: a variable that Whisper lacks, or whole numbers without their scales.
     """
     if model.specification != _SPECIFICATION:
         problem = f"holds a {model.specification}, not a {_SPECIFICATION}"
         raise CheckpointRejected(problem, file=model.path.name)
     for alias, name in model.aliases.items():
-        if (alias, name) != ("decoder/projection/weight", "decoder/embeddings/weight"):
+        if (alias, name) not in _SHARED:
             raise CheckpointRejected("shares weights that Whisper does not share", file=model.path.name, key=alias)
     found: dict[str, TensorInfo] = {}
     for variable in model.variables.values():
@@ -134,31 +144,82 @@ def _is_setting(variable: Variable, model: ModelFile) -> bool:
 
 
 def _ctranslate2_tensors(variable: Variable, model: ModelFile) -> Iterator[TensorInfo]:
-    if not variable.dtype.endswith(("F16", "F32")):
-        problem = f"is stored as {variable.dtype}; this build reads float16, bfloat16 and float32 models"
-        raise CheckpointRejected(problem, file=model.path.name, key=variable.name)
+    if _is_scale(variable, model):
+        return
     names = _ctranslate2_names(variable.name)
     rows = variable.shape[0] // max(1, len(names)) if variable.shape else 0
     if not names or rows * len(names) != (variable.shape or (0,))[0]:
         raise CheckpointCorrupt("is no part of a Whisper model", file=model.path.name, key=variable.name)
     nbytes = variable.nbytes // len(names)
     for place, name in enumerate(names):
-        info = _with_axes(
-            TensorInfo(
-                name=name,
-                stored_name=variable.name,
-                file=model.path,
-                dtype=variable.dtype,
-                shape=(rows, *variable.shape[1:]),
-                offset=variable.offset + place * nbytes,
-                nbytes=nbytes,
-                is_raw=True,
-            )
+        info = TensorInfo(
+            name=name,
+            stored_name=variable.name,
+            file=model.path,
+            dtype=variable.dtype,
+            shape=(rows, *variable.shape[1:]),
+            offset=variable.offset + place * nbytes,
+            nbytes=nbytes,
+            is_raw=True,
         )
         if name.endswith("attn.key.bias"):
             _check_zero(info)
+        elif variable.dtype in ("I8", "I16"):
+            yield from _of_integers(info, _scale_of(variable, model), place * rows)
         else:
-            yield info
+            yield _with_axes(info)
+
+
+def _is_scale(variable: Variable, model: ModelFile) -> bool:
+    """Whether this belongs to a weight of whole numbers."""
+    weight = model.variables.get(variable.name.removesuffix("_scale"))
+    return variable.name.endswith(_SCALE) and weight is not None and weight.dtype in ("I8", "I16")
+
+
+def _scale_of(variable: Variable, model: ModelFile) -> Variable:
+    scale = model.variables.get(f"{variable.name}_scale")
+    if scale is None or scale.dtype != "F32" or scale.shape not in ((), variable.shape[:1]):
+        raise CheckpointCorrupt("has no scale for each row", file=model.path.name, key=variable.name)
+    return scale
+
+
+def _of_integers(info: TensorInfo, scale: Variable, first_row: int) -> Iterator[TensorInfo]:
+    """Yield a tensor of floats, or codes, scales and biases as MLX packs 8 bits, where rows are cut into its groups."""
+    has_many = bool(scale.shape)
+    rows = IntegerRows(
+        part=IntegerPart.WEIGHTS,
+        dtype=info.dtype,
+        shape=info.shape,
+        scales_offset=scale.offset + (4 * first_row if has_many else 0),
+        num_scales=info.shape[0] if has_many else 1,
+    )
+    group = next((size for size in sorted(AFFINE_GROUP_SIZES, reverse=True) if info.shape[-1] % size == 0), None)
+    if info.dtype != "I8" or len(info.shape) != 2 or group is None or not has_many:
+        plain = replace(info, dtype="F32", nbytes=4 * math.prod(info.shape), integers=rows)
+        yield _with_axes(plain)
+        return
+    module = info.name.removesuffix(".weight")
+    codes = info.shape[0], info.shape[1] // _CODES_OF_A_WORD
+    yield replace(info, dtype="U32", shape=codes, integers=replace(rows, part=IntegerPart.CODES))
+    groups = info.shape[0], info.shape[1] // group
+    for name, part in (("scales", IntegerPart.STEPS), ("biases", IntegerPart.BIASES)):
+        yield replace(
+            info,
+            name=f"{module}.{name}",
+            dtype="F32",
+            shape=groups,
+            nbytes=4 * math.prod(groups),
+            integers=replace(rows, part=part),
+        )
+
+
+def integer_layers(tensors: Mapping[str, TensorInfo]) -> dict[str, LayerQuantization]:
+    """Return how each module is packed whose whole numbers are read as codes."""
+    return {
+        name.removesuffix(".scales"): LayerQuantization(_CODE_BITS, info.integers.shape[1] // info.shape[1])
+        for name, info in tensors.items()
+        if info.integers is not None and info.integers.part is IntegerPart.STEPS
+    }
 
 
 def _ctranslate2_names(stored: str) -> tuple[str, ...]:
@@ -179,6 +240,6 @@ def _ctranslate2_names(stored: str) -> tuple[str, ...]:
 
 
 def _check_zero(info: TensorInfo) -> None:
-    if bool(read_raw_array(info).any()):
+    if bool(read_raw_numbers(info).any()):
         problem = "gives keys a bias, which Whisper does not have"
         raise CheckpointRejected(problem, file=info.file.name, key=info.stored_name)

@@ -22,7 +22,7 @@ from models.whisper.tokenizer import WhisperTokenizer
 from native import kernels
 
 _DTYPES = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
-_EMBEDDING = "decoder.token_embedding"
+_NORM = "decoder.ln.weight"  # never packed, so of the dtype that the rest was trained or converted in
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,5 @@ def _compute_dtype(checkpoint: Checkpoint, device: str) -> mx.Dtype:
     """Return float32 on the CPU, where half precision runs at a fortieth of its speed; else what is stored."""
     if device == "cpu":
         return mx.float32
-    tensors = checkpoint.tensors
-    stored = tensors.get(f"{_EMBEDDING}.scales") or tensors.get(f"{_EMBEDDING}.weight")
+    stored = checkpoint.tensors.get(_NORM)
     return _DTYPES.get(stored.dtype if stored else "", mx.float16)

@@ -98,7 +98,7 @@ class EncoderBlock:
         """Turn x [B, C, E] into the next block's."""
         attention = self._attention
         queries, keys, values = attention.project(self._norm(x))
-        mixed = self._operations.attend(queries, keys, values, attention.num_heads, causal=False)
+        mixed = self._operations.look_around(queries, keys, values, attention.num_heads)
         return self._mlp.add_to(attention.out.add_to(x, mixed, None))
 
 

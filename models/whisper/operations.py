@@ -50,6 +50,10 @@ class Operations(Protocol):
         """
         ...
 
+    def look_around(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int) -> mx.array:
+        """Let every position of an encoder look at all others: [B, C, E] of three [B, C, E]."""
+        ...
+
 
 class ReferenceOperations:
     """mlx-whisper's operations in its order: queries and keys scaled apart, a mask added, a precise softmax."""
@@ -78,6 +82,10 @@ class ReferenceOperations:
         weights = mx.softmax(scores, axis=-1, precise=True)
         heads = mx.swapaxes(mx.unflatten(values, -1, (num_heads, -1)), 1, 2)  # [B, L, E] -> [B, H, L, D]
         return join_heads(weights @ heads)
+
+    def look_around(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int) -> mx.array:
+        """Return [B, C, E]."""
+        return self.attend(queries, keys, values, num_heads, causal=False)
 
 
 class FusedOperations:
@@ -112,6 +120,10 @@ class FusedOperations:
         mixed = attend(q, k, v, scale) if causal else mx.fast.scaled_dot_product_attention(q, k, v, scale=scale)
         return mx.reshape(join_heads(mixed), shape)
 
+    def look_around(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int) -> mx.array:
+        """Return [B, C, E]."""
+        return self.attend(queries, keys, values, num_heads, causal=False)
+
 
 class NativeOperations:
     """Kernels of our own, in float32."""
@@ -137,10 +149,14 @@ class NativeOperations:
 
     def attend(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int, *, causal: bool) -> mx.array:
         """Return [B, T, E]."""
-        queries, shape = _folded(queries, keys, causal=causal)
-        q, k, v = (mx.swapaxes(mx.unflatten(x, -1, (num_heads, -1)), 1, 2) for x in (queries, keys, values))
-        mixed = kernels.attention(q, k, v, q.shape[-1] ** -0.5, is_causal=causal)
-        return mx.reshape(mixed, shape)  # [B, T, H, D] -> [B, T, E]
+        folded, shape = _folded(queries, keys, causal=causal)
+        scale = (shape[-1] // num_heads) ** -0.5
+        mixed = elements.head_attention(folded, keys, values, num_heads, scale, is_causal=causal)
+        return mixed if folded is queries else mx.reshape(mixed, shape)
+
+    def look_around(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int) -> mx.array:
+        """Return [B, C, E]; a position's bits are those of its own window."""
+        return elements.full_attention(queries, keys, values, num_heads, (queries.shape[-1] // num_heads) ** -0.5)
 
 
 def attention_scores(queries: mx.array, keys: mx.array, num_heads: int) -> mx.array:

@@ -166,18 +166,19 @@ class BeamSearch:
         return sorted(found, key=lambda candidate: (-candidate[0], candidate[1], candidate[2]))
 
 
-def rank(texts: Sequence[Text], length_penalty: float | None) -> list[Text]:
+def rank(texts: Sequence[Text], length_penalty: float | None, num_given: int = 0) -> list[Text]:
     """Return texts by how likely they are for their length, best first.
 
     Args:
         texts: at least one.
         length_penalty: alpha of ((5 + length) / 6) ** alpha, by which the sum is divided; None: by the length.
+        num_given: tokens before each text that belong to it and are certain.
 
     Source: Wu et al. 2016, arXiv:1609.08144, section 7.
     """
 
     def score(text: Text) -> float:
-        length = len(text.tokens)
+        length = num_given + len(text.tokens)
         divisor = length if length_penalty is None else ((5 + length) / 6) ** length_penalty
         return text.sum_logprob / divisor if divisor else -np.inf
 

@@ -7,19 +7,22 @@ Source: Radford et al. 2022, arXiv:2212.04356, section 4.5, and OpenAI's `transc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from models.whisper.audio import FRAMES_PER_SECOND
 from models.whisper.config import FRAMES_PER_POSITION
 from models.whisper.decoding import Decoding, DecodingOptions, WindowText, context_tokens
+from models.whisper.inventions import first_invention
+from models.whisper.loops import said
 from models.whisper.tokenizer import SECONDS_PER_TIME, WhisperTokenizer
 from models.whisper.words import Word, merge_punctuation, pace_of, settle, shorten_at_sentence_ends
 
 _RESET_TEMPERATURE = 0.5
 _MIN_CLIP_FRAMES = 2  # what is left of a clip below this has no word
-_LOOP_TOKENS = 48  # a loop is at least so long altogether
-_MIN_REPEATS = 4
+# A window of less is never heard alone if the one before can leave it a segment: Whisper invents what it does not hear.
+_MIN_REST_FRAMES = 100
+_LEAST_ADVANCE_S = 1.0  # where a window begins with what was invented
 # Nobody speaks so fast: what a window says beyond it was not said. The fastest speakers reach 25 characters a second.
 _MAX_CHARACTERS_PER_SECOND = 40
 _FREE_CHARACTERS = 10
@@ -35,6 +38,8 @@ class TranscriptOptions:
         initial_prompt: text that the first window is told.
         phrases: names and terms that every window is told.
         has_words: whether words get times.
+        max_silence_s: where words get times, a segment of words that cannot have been said, with a longer silence
+            around it, is not believed, and what follows it is heard again; None: every segment is.
     """
 
     decoding: DecodingOptions
@@ -42,6 +47,7 @@ class TranscriptOptions:
     initial_prompt: str = ""
     phrases: tuple[str, ...] = ()
     has_words: bool = False
+    max_silence_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ class Transcript:
     Args:
         tokenizer: whose ids.
         options: how.
-        num_frames: of the recording, 100 a second.
+        num_frames: of the recording, 100 a second; while that is not known, more than it will have, see `end_at`.
         num_window_frames: 3,000.
         num_positions: of the decoder.
         clips: (start, end) in frames, in order; None: everything. What lies outside the recording is left out.
@@ -131,12 +137,32 @@ class Transcript:
         context = context_tokens(self._tokenizer, self._num_positions, self._previous, options.phrases)
         return Decoding(self._tokenizer, options.decoding, self._num_positions, context)
 
-    def accept(self, found: WindowText, words: Sequence[Word] | None = None) -> list[Segment]:
+    def speak(self, language: str) -> None:
+        """Say in which of the tokenizer's languages the recording is, where that was not known at first."""
+        self._options = replace(self._options, decoding=replace(self._options.decoding, language=language))
+
+    def end_at(self, num_frames: int) -> None:
+        """Say how many frames the recording has, now that it is known; no window may have been taken beyond."""
+        self._clips = [(start, min(end, num_frames)) for start, end in self._clips]
+        self._advance(0)
+
+    def skip_to(self, frame: int) -> None:
+        """Have the next window start at a frame, or at the clip behind it: nobody speaks before."""
+        self._advance(max(0, frame - self._seek))
+
+    def accept(
+        self,
+        found: WindowText,
+        words: Sequence[Word] | None = None,
+        is_speech: Callable[[float, float], bool] | None = None,
+    ) -> list[Segment]:
         """Make segments of the next window's text, and go on to the window after.
 
         Args:
             found: what the window said.
             words: of `spoken(found)`, seconds from the start of the window; None where they were not asked for.
+            is_speech: whether somebody speaks between two seconds of the recording; a segment where nobody does is
+                neither returned nor told to later windows.
 
         Returns:
             Segments in order, within the window, none before the end of those returned before.
@@ -144,7 +170,7 @@ class Transcript:
         stretch = self.next
         if stretch is None:
             return []
-        tokens = said(found, self._tokenizer.first_time)
+        tokens = said(found.tokens, self._tokenizer.first_time)
         if self._is_nothing(found, tokens, stretch):
             self._previous = self._previous if tokens else []
             self._advance(stretch.num_frames)
@@ -157,6 +183,8 @@ class Transcript:
                 # As mlx-whisper: of a window that is one segment, its words alone say where it starts.
                 segments = [replace(segment, start_s=stretch.start_s) for segment in segments]
             segments, num_frames = self._with_words(segments, words, stretch, num_frames)
+        if is_speech is not None:
+            segments = [segment for segment in segments if is_speech(segment.start_s, segment.end_s)]
         segments = [kept for segment in segments if (kept := self._in_order(segment, stretch)) is not None]
         self._remember(segments, found, is_cut=is_cut)
         self._advance(num_frames)
@@ -165,7 +193,7 @@ class Transcript:
     def spoken(self, found: WindowText) -> tuple[int, ...]:
         """Return the tokens of text that `accept` would make segments of: those whose words it takes."""
         stretch = self.next
-        tokens = said(found, self._tokenizer.first_time)
+        tokens = said(found.tokens, self._tokenizer.first_time)
         if stretch is None or self._is_nothing(found, tokens, stretch):
             return ()
         pieces, _ = self._pieces(tokens, stretch, is_cut=len(tokens) < len(found.tokens))
@@ -189,10 +217,18 @@ class Transcript:
         starts = [0, *splits[:-1]]
         pieces = [tuple(tokens[start:stop]) for start, stop in zip(starts, splits, strict=False)]
         if ends_alone and not is_cut:
-            return pieces, stretch.num_frames
+            return self._leave_rest(pieces, stretch)
         # The last segment has no end yet: the next window starts with it.
         settled = (tokens[splits[-1] - 1] - first) * FRAMES_PER_POSITION
         return pieces, settled if 0 < settled <= stretch.num_frames else stretch.num_frames
+
+    def _leave_rest(self, pieces: list[tuple[int, ...]], stretch: Stretch) -> tuple[list[tuple[int, ...]], int]:
+        """Settle a window as a whole, or all but its last segment where too little of the clip is left behind it."""
+        rest = self._clips[0][1] - stretch.start_frame - stretch.num_frames
+        settled = (pieces[-1][0] - self._tokenizer.first_time) * FRAMES_PER_POSITION
+        if len(pieces) > 1 and 0 < rest < _MIN_REST_FRAMES and 0 < settled < stretch.num_frames:
+            return pieces[:-1], settled
+        return pieces, stretch.num_frames
 
     def _segment(self, tokens: tuple[int, ...], stretch: Stretch, found: WindowText) -> Segment | None:
         """Return a segment; None where it has no text."""
@@ -225,7 +261,23 @@ class Transcript:
             found.append(replace(segment, start_s=start_s, end_s=end_s, words=tuple(own)))
         if found and num_frames < stretch.num_frames and last_speech_s > offset:
             num_frames = min(stretch.num_frames, round((last_speech_s - offset) * FRAMES_PER_SECOND))
-        return found, max(1, num_frames)
+        return self._without_inventions(found, stretch, max(1, num_frames))
+
+    def _without_inventions(
+        self, segments: list[Segment], stretch: Stretch, num_frames: int
+    ) -> tuple[list[Segment], int]:
+        """Keep what stands before the first segment that was invented, and start the next window with that."""
+        limit_s = self._options.max_silence_s
+        if limit_s is None:
+            return segments, num_frames
+        window = stretch.start_s, stretch.start_s + stretch.duration_s
+        place = first_invention([segment.words for segment in segments], window, self._last_end_s, limit_s)
+        if place is None:
+            return segments, num_frames
+        if self._clips[0][1] / FRAMES_PER_SECOND - segments[place].end_s < limit_s:
+            return segments[:place], stretch.num_frames
+        again_s = max(_LEAST_ADVANCE_S, segments[place].start_s - stretch.start_s)
+        return segments[:place], min(stretch.num_frames, round(again_s * FRAMES_PER_SECOND))
 
     def _in_order(self, segment: Segment, stretch: Stretch) -> Segment | None:
         """Keep a segment within its window and behind the one before; None where nothing is left of it."""
@@ -241,6 +293,8 @@ class Transcript:
         if is_cut or not self._options.conditions_on_previous or found.temperature > _RESET_TEMPERATURE:
             self._previous = []
             return
+        if not found.is_told:
+            self._previous = []
         self._previous += [token for segment in segments for token in segment.tokens]
         self._previous = self._previous[-self._num_positions :]
 
@@ -250,33 +304,6 @@ class Transcript:
             self._clips.pop(0)
             if self._clips:
                 self._seek = max(self._seek, self._clips[0][0])
-
-
-def said(found: WindowText, first_time: int) -> tuple[int, ...]:
-    """Return a window's tokens up to where they begin to repeat themselves: to the last time before that.
-
-    A loop is a run of tokens that comes at least four times in a row and fills 48 tokens. Where it fills the window, or
-    no time tells what stands before it, nothing of the window is believed.
-    """
-    tokens = found.tokens
-    kept = _loop_start(tokens, first_time)
-    if kept is None:
-        return tokens
-    while kept > 0 and tokens[kept - 1] < first_time:
-        kept -= 1
-    return tokens[:kept] if kept > 1 else ()
-
-
-def _loop_start(tokens: Sequence[int], first_time: int) -> int | None:
-    """Return where the second round of a loop starts; times count as alike, for they go on while words repeat."""
-    alike = [min(token, first_time) for token in tokens]
-    for length in range(1, len(alike) // _MIN_REPEATS + 1):
-        run = 0
-        for place in range(length, len(alike)):
-            run = run + 1 if alike[place] == alike[place - length] else 0
-            if run >= max(_LOOP_TOKENS, (_MIN_REPEATS - 1) * length):
-                return place - run + 1
-    return None
 
 
 def _taken(words: Sequence[Word], num_tokens: int) -> tuple[list[Word], list[Word]]:

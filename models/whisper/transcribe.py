@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 
@@ -26,7 +26,11 @@ def picture(samples: mx.array, config: Config) -> tuple[mx.array, int]:
 
 
 def transcribe(
-    session: Session, tokenizer: WhisperTokenizer, options: TranscriptOptions, samples: mx.array
+    session: Session,
+    tokenizer: WhisperTokenizer,
+    options: TranscriptOptions,
+    samples: mx.array,
+    clips: Sequence[tuple[int, int]] | None = None,
 ) -> Iterator[Segment]:
     """Yield the segments of a recording as their windows are decoded.
 
@@ -35,10 +39,11 @@ def transcribe(
         tokenizer: whose ids.
         options: how; their language must be one of the model's.
         samples: float32 [S], mono, 16,000 a second.
+        clips: (start, end) in frames, 100 a second, see `Transcript`; None: everything.
     """
     config = session.model.config
     mel, num_frames = picture(samples, config)
-    transcript = Transcript(tokenizer, options, num_frames, config.num_frames, config.n_text_ctx)
+    transcript = Transcript(tokenizer, options, num_frames, config.num_frames, config.n_text_ctx, clips)
     while (stretch := transcript.next) is not None:
         frames = mel[stretch.start_frame : stretch.start_frame + stretch.num_frames]
         (memory,) = session.hear([pad_frames(frames, config.num_frames)])

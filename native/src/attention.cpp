@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "instruction_set.h"
 #include "rows.h"
@@ -98,7 +99,48 @@ void store(const PagedAttention& step) {
     });
 }
 
+/// Writes the panel whose first key is `first`; behind the last key stand zeros.
+void write_panel(const FullHead& head, const FullSizes& sizes, int64_t first, float* panel) {
+    int64_t count = std::min(kPanelKeys, sizes.num_keys - first);
+    for (int64_t key = 0; key < kPanelKeys; ++key) {
+        const float* row = head.keys + (first + key) * head.key_row;
+        for (int64_t i = 0; i < sizes.width; ++i) {
+            panel[i * kPanelKeys + key] = key < count ? row[i] : 0.0f;
+        }
+    }
+}
+
 }  // namespace
+
+void attend(const std::vector<FullHead>& heads, const FullSizes& sizes) {
+    auto num_heads = static_cast<int64_t>(heads.size());
+    int64_t num_panels = (sizes.num_keys + kPanelKeys - 1) / kPanelKeys;
+    int64_t size = num_panels * kPanelKeys * sizes.width;  // of a head's panels
+    std::unique_ptr<float[]> panels(new float[num_heads * size]);
+    Pool::shared().run(num_heads * num_panels, [&](int64_t number) {
+        int64_t first = number % num_panels * kPanelKeys;
+        int64_t head = number / num_panels;
+        write_panel(heads[head], sizes, first, panels.get() + head * size + first * sizes.width);
+    });
+    const Instructions& isa = instructions();
+    int64_t num_blocks = (sizes.num_queries + kFullQueries - 1) / kFullQueries;
+    Pool::shared().run(num_heads * num_blocks, [&](int64_t number) {
+        const FullHead& head = heads[number / num_blocks];
+        FullAttention attention{head.queries,
+                                head.query_row,
+                                panels.get() + number / num_blocks * size,
+                                head.values,
+                                head.value_row,
+                                head.y,
+                                head.y_row,
+                                sizes.num_keys,
+                                sizes.width,
+                                sizes.scale};
+        int64_t begin = number % num_blocks * kFullQueries;
+        int64_t end = std::min(sizes.num_queries, begin + kFullQueries);
+        isa.attend_fully(attention, begin, end, scratch(kFullQueries * attention.num_scores()));
+    });
+}
 
 void attend(std::vector<Attention> sequences) {
     std::erase_if(sequences, [](const Attention& sequence) { return sequence.num_queries == 0; });

@@ -12,6 +12,29 @@ namespace pomona {
 /// Computes the attention of several sequences. Every query must see a key.
 void attend(std::vector<Attention> sequences);
 
+/// One head whose queries see all of its keys: where each row begins, and floats from one to the next.
+struct FullHead {
+    const float* queries;
+    int64_t query_row;
+    const float* keys;
+    int64_t key_row;
+    const float* values;
+    int64_t value_row;
+    float* y;
+    int64_t y_row;
+};
+
+/// What such heads have in common.
+struct FullSizes {
+    int64_t num_queries;
+    int64_t num_keys;
+    int64_t width;
+    float scale;
+};
+
+/// Computes the attention of several heads in which every query sees every key.
+void attend(const std::vector<FullHead>& heads, const FullSizes& sizes);
+
 /// How one layer's keys and values lie in blocks.
 struct BlockPool {
     float* keys;         ///< of block 0: [kv heads, kBlockKeys, width], and behind them as many values

@@ -14,6 +14,7 @@
 #include "blend.h"
 #include "crossing.h"
 #include "dense.h"
+#include "encoder.h"
 #include "fused.h"
 #include "instruction_set.h"
 #include "mapped.h"
@@ -188,6 +189,23 @@ void define_fused(nb::module_& m) {
           "epsilon"_a,
           "Normalize rows to mean 0 and variance 1.");
     m.def("gelu", &pomona::gelu, "x"_a, "Weigh each number by the normal distribution function of it.");
+    m.def("full_attention",
+          &pomona::full_attention,
+          "queries"_a,
+          "keys"_a,
+          "values"_a,
+          "num_heads"_a,
+          "scale"_a,
+          "Let every query see every key.");
+    m.def("head_attention",
+          &pomona::head_attention,
+          "queries"_a,
+          "keys"_a,
+          "values"_a,
+          "num_heads"_a,
+          "scale"_a,
+          "is_causal"_a,
+          "Let queries see keys, heads side by side.");
     m.def("swiglu", &pomona::swiglu, "gate"_a, "up"_a, "Join the two halves of a gated layer.");
     m.def(
         "add",

@@ -155,6 +155,30 @@ struct Attention {
     }
 };
 
+/// Keys that stand side by side for each element of their width, where all queries see all of them.
+constexpr int64_t kPanelKeys = 64;
+
+/// Queries of one head that are taken together there: their scores stay in the second-level cache.
+constexpr int64_t kFullQueries = 24;
+
+/// Attention of one head in which every query sees every key. A query's bits are those of itself and of the keys,
+/// whatever other queries there are.
+struct FullAttention {
+    const float* queries;
+    int64_t query_row;    ///< floats from one to the next
+    const float* panels;  ///< [keys / kPanelKeys rounded up, width, kPanelKeys], anything finite behind the last key
+    const float* values;
+    int64_t value_row;
+    float* y;
+    int64_t y_row;
+    int64_t num_keys;
+    int64_t width;
+    float scale;
+
+    /// Floats that the scores of a query take.
+    POMONA_INLINE int64_t num_scores() const { return (num_keys + kPanelKeys - 1) / kPanelKeys * kPanelKeys; }
+};
+
 /// Logits that a draw takes together: it looks at one number of each block before it looks into any.
 constexpr int64_t kDrawBlock = 64;
 
@@ -204,6 +228,9 @@ struct Instructions {
     /// Computes some queries, each of which sees a key at least.
     /// `scores` has place for `num_scores` of the last query, for each of them.
     void (*attend)(const Attention& attention, const QueryBlock& block, float* scores);
+
+    /// Computes queries `begin` to `end`, at most `kFullQueries`. `scores` has place for `num_scores` of each.
+    void (*attend_fully)(const FullAttention& attention, int64_t begin, int64_t end, float* scores);
 
     /// Writes the largest of each `kDrawBlock` floats.
     /// Returns the largest of all, or what is no number where one of them is none.

@@ -5,6 +5,7 @@
 #include "../kernels.h"
 #include "attention.h"
 #include "dense.h"
+#include "full_attention.h"
 #include "strip.h"
 #include "vector.h"
 #include "weights.h"
@@ -381,6 +382,7 @@ constexpr Instructions instructions_of(const char* name) {
         &vector::rotate<Isa>,
         &vector::rotate_neighbours<Isa>,
         &vector::attend<Isa>,
+        &vector::attend_fully<Isa>,
         &vector::peaks<Isa>,
         &vector::weigh<Isa>,
         &vector::sum_weights<Isa>,

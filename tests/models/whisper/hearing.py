@@ -29,7 +29,7 @@ def picture(seed: int = 1, num_frames: int = 2 * SIZES["n_audio_ctx"], num_bands
 
 
 def texts_of(model: Whisper, seed: int = 1, num_texts: int = 1) -> Texts:
-    return Texts(model.remember(model.encode(picture(seed))), num_texts)
+    return Texts(model.remember(model.encode(picture(seed, num_bands=model.config.n_mels))), num_texts)
 
 
 def step(model: Whisper, texts: Texts, tokens: Sequence[Sequence[int]]) -> mx.array:

@@ -19,14 +19,14 @@ def mlx_whisper_module(module: str) -> Any:
     return importlib.import_module(f"mlx_whisper.{module}")
 
 
-def write_as_mlx(folder: Path, source: Path) -> Path:
-    """Write a CTranslate2 checkpoint as MLX's layout, float32."""
+def write_as_mlx(folder: Path, source: Path, dtype: str = "float32") -> Path:
+    """Write a CTranslate2 checkpoint as MLX's layout."""
     checkpoint = open_whisper(source)
     tensors: dict[str, mx.array] = {"alignment_heads": mx.array(checkpoint.config["alignment_heads"])}
     for name, info in checkpoint.tensors.items():
         if name != "encoder.positional_embedding":
             array = read_raw_array(info)
-            tensors[name] = (mx.transpose(array, info.axes) if info.axes else array).astype(mx.float32)
+            tensors[name] = (mx.transpose(array, info.axes) if info.axes else array).astype(getattr(mx, dtype))
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "weights.safetensors"), tensors)
     sizes = {key: checkpoint.config[key] for key in SIZE_KEYS}

@@ -114,6 +114,90 @@ def test_the_prompt_is_the_end_of_what_was_said_before() -> None:
     assert decoding(before).wanted_logits == (224, 226)
 
 
+def test_a_text_that_fails_is_tried_without_what_was_said_before_and_then_warmer() -> None:
+    before = TOKENIZER.encode("loop")
+    astray = decoding(before)
+    wanted = play(astray, [LOOP, TEXT])
+    prompts = [rows[0] for rows in wanted if len(rows[0]) > 1]
+    assert prompts == [[TOKENIZER.previous, *before, 50_258, 50_259, 50_359], [50_258, 50_259, 50_359]]
+    assert astray.result is not None
+    assert (astray.result.temperature, astray.result.is_told) == (0, False)
+    hopeless = decoding(before)
+    play(hopeless, [LOOP, LOOP, TEXT])
+    assert hopeless.result is not None
+    assert (hopeless.result.temperature, hopeless.result.is_told) == (0.2, False)
+
+
+@pytest.mark.parametrize(("lift", "is_told"), [(40, True), (10.7, False)], ids=["likely", "hardly heard"])
+def test_what_was_said_before_is_believed_again_where_it_is_heard_again(lift: float, is_told: bool) -> None:
+    before = TOKENIZER.encode("quiteanotherthing")
+    again = decoding(before)
+    scripts = iter([*TEXT, END])
+    while again.result is None:
+        rows = np.zeros((1, len(again.wanted_logits), V), np.float32)
+        token = next(scripts, None)
+        if token is None:
+            scripts = iter([*TEXT, END])
+            token = next(scripts)
+        rows[0, -1, token] = lift
+        again.advance(rows)
+    assert again.result.is_told == is_told
+    assert again.result.text == "quiteanotherthing"
+
+
+def decoding_behind(prefix: Sequence[int], **options: Any) -> Decoding:
+    chosen = DecodingOptions(language="en", temperatures=(0.0,), **options)
+    return Decoding(TOKENIZER, chosen, NUM_POSITIONS, (), prefix)
+
+
+def test_a_text_begins_with_its_prefix_which_is_computed_with_the_prompt() -> None:
+    begun = decoding_behind([FIRST, *TOKENIZER.encode("quite")])
+    wanted = play(begun, [[*TOKENIZER.encode("another"), FIRST + 100]])
+    assert wanted[0] == [[50_258, 50_259, 50_359, FIRST, *TOKENIZER.encode("quite")]]
+    assert begun.result is not None
+    assert begun.result.tokens == (FIRST, *TOKENIZER.encode("quite"), *TOKENIZER.encode("another"), FIRST + 100)
+    assert begun.result.text == "quiteanother"
+
+
+def test_a_prefix_without_times_starts_at_nought_where_the_text_has_times() -> None:
+    words = TOKENIZER.encode("quite")
+    assert decoding_behind(words).prompt == [50_258, 50_259, 50_359, FIRST, *words]
+    assert decoding_behind(words, with_times=False).prompt == [50_258, 50_259, 50_359, 50_363, *words]
+    timed = [FIRST + 3, *words, FIRST + 9]
+    assert decoding_behind(timed, with_times=False).prompt == decoding_behind(words, with_times=False).prompt
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_text_may_end_right_behind_its_prefix(num_beams: int) -> None:
+    begun = decoding_behind([FIRST, *TOKENIZER.encode("quite"), FIRST + 40], num_beams=num_beams, patience=0.1)
+    play(begun, [[]])
+    assert begun.result is not None
+    assert begun.result.text == "quite"
+    assert begun.result.avg_logprob == pytest.approx(0, abs=1e-6)
+
+
+def test_times_behind_a_prefix_go_on_where_its_own_end() -> None:
+    begun = decoding_behind([FIRST + 10, *TOKENIZER.encode("quite"), FIRST + 40])
+    rows = np.zeros((1, 2, V), np.float32)
+    rows[:, -1, FIRST + 39] = 50
+    rows[:, -1, FIRST + 41] = 40
+    begun.advance(rows)
+    assert begun.wanted == [[FIRST + 41]]
+
+
+def test_a_prefix_takes_of_the_room_of_the_text() -> None:
+    endless = decoding_behind([FIRST, *range(300, 320)], max_compression_ratio=None)
+    play(endless, [range(320, 320 + 400)])
+    assert endless.result is not None
+    assert len(endless.result.tokens) == NUM_POSITIONS // 2
+
+
+@pytest.mark.parametrize("prefix", [[300] * 224, [50_258], [V]], ids=["too long", "control", "beyond"])
+def test_a_prefix_that_is_no_beginning_of_a_text_is_refused(prefix: list[int]) -> None:
+    with pytest.raises(ValueError, match="a prefix"):
+        decoding_behind(prefix)
+
+
 def test_phrases_come_before_what_was_said_and_take_half_of_the_room_at_most() -> None:
     previous = list(range(1000, 1500))
     context = context_tokens(TOKENIZER, NUM_POSITIONS, previous, ["abc", "xyz"])
@@ -179,6 +263,21 @@ def test_fast_and_reference_path_write_the_same_tokens(folder: Path, options: De
     fast, reference = (decode(folder, [(2, options)], path)[0] for path in (NumericPath.FAST, NumericPath.REFERENCE))
     assert fast.tokens == reference.tokens
     assert fast.avg_logprob == pytest.approx(reference.avg_logprob, abs=1e-4)
+
+
+@pytest.mark.parametrize("path", NumericPath)
+def test_a_text_goes_on_behind_its_own_beginning_as_before(folder: Path, path: NumericPath) -> None:
+    whole = decode(folder, [(2, OPTIONS["greedy"])], path)[0].tokens
+    loaded = load(folder, path)
+    session = Session(loaded.model, is_reference=path is NumericPath.REFERENCE)
+    memories = session.hear([picture(2)[0]] * 3)
+    windows = [
+        Window(memory, Decoding(loaded.tokenizer, OPTIONS["greedy"], SIZES["n_text_ctx"], [700] * 2, whole[:length]))
+        for memory, length in zip(memories, (1, 3, 6), strict=True)
+    ]
+    while any(window.decoding.result is None for window in windows):
+        advance(session, windows)
+    assert [window.decoding.result.tokens for window in windows if window.decoding.result] == [whole] * 3
 
 
 @pytest.mark.parametrize("seed", range(3))

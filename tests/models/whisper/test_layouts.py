@@ -111,7 +111,9 @@ def test_a_bias_of_keys_is_refused_unless_it_is_zero(tmp_path: Path) -> None:
     [
         ("decoder/pre_norm", np.array(0, np.int8), "is set as no Whisper model is"),
         ("decoder/strange", np.array(1, np.int8), "is set as no Whisper model is"),
-        ("decoder/layer_0/ffn/linear_0/weight", np.zeros((256, 64), np.int8), "is stored as I8"),
+        ("decoder/layer_0/ffn/linear_0/weight", np.zeros((256, 64), np.int8), "has no scale for each row"),
+        ("decoder/layer_0/ffn/linear_0/weight_scale", np.ones(256, np.float32), "is no part of a Whisper model"),
+        ("decoder/alibi", np.array(1, np.int8), "is set as no Whisper model is"),
         ("decoder/layer_0/attention/linear_1/weight", np.zeros((129, 64), np.float32), "is no part of a Whisper model"),
         (
             "decoder/layer_0/attention/linear_1/weight",

@@ -19,6 +19,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "English-only": {"sizes": {"n_vocab": 51_864}},
     "128 bands and 100 languages": {"sizes": {"n_mels": 128, "n_vocab": 51_866}},
     "more layers to hear": {"sizes": {"n_audio_layer": 3, "n_text_layer": 4}},
+    "as large-v3-turbo: 128 bands, few layers to write": {
+        "sizes": {"n_mels": 128, "n_vocab": 51_866, "n_audio_layer": 4, "n_text_layer": 2}
+    },
     "4 bits": {"quantization": {"bits": 4, "group_size": 32}},
     "8 bits of float16": {"quantization": {"bits": 8, "group_size": 64}, "dtype": mx.float16},
 }
@@ -50,7 +53,7 @@ def test_reference_path_has_the_bits_of_mlx_whisper(tmp_path: Path, variant: dic
 
 
 @pytest.mark.parametrize("cpu_kernels", [True, False], ids=["native", "mlx"])
-@pytest.mark.parametrize("variant", ["float32", "float16", "4 bits"])
+@pytest.mark.parametrize("variant", ["float32", "float16", "4 bits", "English-only", "128 bands and 100 languages"])
 def test_fast_path_is_near_the_reference(tmp_path: Path, variant: str, cpu_kernels: bool) -> None:
     folder = write_mlx(tmp_path / "tiny", **VARIANTS[variant])
     fast = load(folder, NumericPath.FAST, cpu_kernels=cpu_kernels)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from models.whisper.decoding import DecodingOptions, WindowText, compression_ratio
-from models.whisper.segments import Segment, Stretch, Transcript, TranscriptOptions, said
+from models.whisper.loops import echo_share, said
+from models.whisper.segments import Segment, Stretch, Transcript, TranscriptOptions
 from models.whisper.words import Word
 from tests.models.whisper.test_tokenizer import tiny
 
@@ -118,9 +119,49 @@ def test_a_window_that_is_all_loop_says_nothing() -> None:
     assert whole.next == Stretch(3000, 3000)
 
 
+def test_too_little_for_a_window_is_heard_with_the_segment_before_it() -> None:
+    whole = transcript(3030)
+    assert spans(whole.accept(heard(0, " one", 20, 21, " two", 29))) == [(0, 20, " one")]
+    assert whole.next == Stretch(2100, 930)
+    assert spans(whole.accept(heard(0, " two", 8))) == [(21, 29, " two")]
+    assert whole.next is None
+
+
+@pytest.mark.parametrize(("num_frames", "parts"), [(3100, (0, " one", 20, 21, " two", 29)), (3030, (0, " one", 29))])
+def test_a_window_is_settled_where_enough_is_left_or_it_has_one_segment(
+    num_frames: int, parts: tuple[float | str, ...]
+) -> None:
+    whole = transcript(num_frames)
+    whole.accept(heard(*parts))
+    assert whole.next == Stretch(3000, num_frames - 3000)
+
+
+def test_what_led_a_window_astray_is_forgotten() -> None:
+    whole = transcript(initial_prompt="first")
+    found = heard(0, " one", 4, is_told=False)
+    whole.accept(found)
+    assert whole.decoding().prompt[:-3] == [TOKENIZER.previous, *found.tokens]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "before", "share"),
+    [
+        ([], [1, 2], 0),
+        ([1, 2, 3], [], 0),
+        ([1, 2, 3], [9, 1, 2, 3], 1),
+        ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [0, 1, 2, 3, 4, 5, 6, 0], 0.6),
+        ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 6], 0),
+    ],
+)
+def test_an_echo_is_what_stands_five_tokens_in_a_row_in_the_text_before(
+    tokens: list[int], before: list[int], share: float
+) -> None:
+    assert echo_share(tokens, before) == share
+
+
 def test_words_said_three_times_are_no_loop() -> None:
     found = heard(0, " no no no never never never", 3)
-    assert said(found, FIRST) == found.tokens
+    assert said(found.tokens, FIRST) == found.tokens
 
 
 def test_more_text_than_anyone_can_say_was_not_said() -> None:

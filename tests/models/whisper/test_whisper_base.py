@@ -38,9 +38,15 @@ def heard(loaded: Any, samples: mx.array, **options: Any) -> list[Segment]:
     return list(transcribe(session, loaded.tokenizer, TranscriptOptions(decoding, has_words=True), samples))
 
 
+def test_there_are_enough_recordings_to_tell() -> None:
+    assert len(GOLDENS) >= 10
+    assert set(GOLDENS) == {path.stem for path in RECORDINGS.glob("*.wav")}
+
+
 @pytest.mark.parametrize("recording", GOLDENS)
-def test_text_and_words_are_those_of_mlx_whisper(loaded: Any, recording: str) -> None:
+def test_tokens_text_and_words_are_those_of_mlx_whisper(loaded: Any, recording: str) -> None:
     segments = heard(loaded, read_wav(RECORDINGS / f"{recording}.wav"), temperatures=(0.0,))
+    assert [token for segment in segments for token in segment.tokens] == GOLDENS[recording]["tokens"]
     assert "".join(segment.text for segment in segments) == GOLDENS[recording]["text"]
     words = [word for segment in segments for word in segment.words]
     assert [word.text for word in words] == [word for word, *_ in GOLDENS[recording]["words"]]

@@ -17,10 +17,11 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def golden(transcript: dict[str, Any]) -> dict[str, Any]:
-    """Return the text, and each word's text, start, end and probability."""
+    """Return the text, its tokens with times, and each word's text, start, end and probability."""
+    tokens = [token for segment in transcript["segments"] for token in segment["tokens"]]
     words = [word for segment in transcript["segments"] for word in segment["words"]]
     facts = [[word["word"], float(word["start"]), float(word["end"]), round(word["probability"], 6)] for word in words]
-    return {"text": transcript["text"], "words": facts}
+    return {"text": transcript["text"], "tokens": tokens, "words": facts}
 
 
 def main() -> None:

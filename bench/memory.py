@@ -119,7 +119,7 @@ def _taken(checkpoint: Path, streams: int, arguments: argparse.Namespace) -> Tak
         stub = model_pb2_grpc.ModelServiceStub(channel)
         time.sleep(SETTLE_S)
         taken = Taken(idle=_memory(stub).footprint_bytes, weights=_memory(stub).weights_bytes)
-        with _watched(stub, taken):
+        with watched(stub, taken):
             client.run(lanes, LIMIT_S, target)
             time.sleep(SETTLE_S)
         taken.after = _memory(stub).footprint_bytes
@@ -127,7 +127,7 @@ def _taken(checkpoint: Path, streams: int, arguments: argparse.Namespace) -> Tak
 
 
 @contextmanager
-def _watched(stub: model_pb2_grpc.ModelServiceStub, taken: Taken) -> Generator[None]:
+def watched(stub: model_pb2_grpc.ModelServiceStub, taken: Taken) -> Generator[None]:
     """Keep the most that the worker takes in the block."""
     ended = threading.Event()
 

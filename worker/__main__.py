@@ -14,13 +14,13 @@ from collections.abc import Sequence
 
 EXIT_USAGE = 2
 
-HELP = """usage: python -P -m worker [describe PATH [SETTINGS] | doctor CHECK]
+HELP = """usage: python -P -m worker [describe PATH [SETTINGS] | fit PATH [SETTINGS] | doctor CHECK]
 
 The worker process of Pomona: holds one model, and answers its gateway on a Unix socket.
 The gateway starts it, with a lifeline on descriptor 9 and its settings, as JSON, on descriptor 10.
 
   describe PATH [SETTINGS]   print what a checkpoint is, as JSON, from its headers alone; SETTINGS, as JSON, may set
-                             reasoning_marks and tool_dialect
+                             reasoning_marks, tool_dialect and task
   doctor CHECK               run one check of this machine
 
 To serve a model, run `pomona serve`.
@@ -44,6 +44,10 @@ def main(arguments: Sequence[str]) -> int:
             from worker import describe  # noqa: PLC0415  (as all below: what is not asked for costs nothing)
 
             return describe.main(rest)
+        case ["fit", *rest]:
+            from worker import fit  # noqa: PLC0415
+
+            return fit.main(rest)
         case ["doctor", *rest]:
             from worker import doctor  # noqa: PLC0415
 

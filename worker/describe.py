@@ -11,17 +11,23 @@ from typing import Any
 from google.protobuf import json_format
 from pomona.v1 import generation_pb2, model_pb2
 
+from models.borrowed.checkpoint import open_any
 from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from models.checkpoint.config import GENERATION_CONFIG_FILE
 from models.checkpoint.errors import CheckpointError, CheckpointRejected
+from models.whisper.folder import open_whisper
 from worker.abilities import Abilities, told_abilities
+from worker.embedding.describe import encoder_message
+from worker.embedding.task import TextTask, task_of
 from worker.errors import ModelLoadFailed
+from worker.kinds import is_speech
 from worker.settings import SettingsError, read_some
+from worker.speech.describing import check_settings, speech_message
 
 EXIT_REJECTED = 3
 EXIT_USAGE = 2
 # Of a worker, those that decide what its model can do.
-SETTINGS = ("reasoning_marks", "tool_dialect")
+SETTINGS = ("reasoning_marks", "tool_dialect", "task", "allow_mlx_lm")
 
 # Inclusive; `top_p` and `repetition_penalty` may not be 0.
 _SAMPLING_RANGES = {
@@ -62,7 +68,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def describe(
-    path: Path, *, reasoning_marks: str | Sequence[str] | None = None, tool_dialect: str | None = None
+    path: Path,
+    *,
+    reasoning_marks: str | Sequence[str] | None = None,
+    tool_dialect: str | None = None,
+    task: TextTask | None = None,
+    allow_mlx_lm: bool = False,
 ) -> model_pb2.Model:
     """Return what the headers of the checkpoint at `path` say.
 
@@ -70,12 +81,19 @@ def describe(
         path: its folder or GGUF file.
         reasoning_marks: of the settings; None: those of its chat template.
         tool_dialect: the same.
+        task: what a text model is for; None: what its files say.
+        allow_mlx_lm: whether mlx-lm may compute architectures that are not written here.
 
     Raises:
         CheckpointError: it is not there, corrupt, or nothing that this build runs.
         ModelLoadFailed: the settings are of no use.
     """
-    checkpoint = open_checkpoint(path)
+    if is_speech(path):
+        check_settings(reasoning_marks=reasoning_marks, tool_dialect=tool_dialect, task=task)
+        return speech_message(open_whisper(path))
+    if (task := task_of(path, task)) != "generate":
+        return encoder_message(open_checkpoint(path), path, is_reranker=task == "rerank")
+    checkpoint = open_any(path, allow_mlx_lm=allow_mlx_lm)
     abilities = told_abilities(checkpoint.chat_template, reasoning_marks=reasoning_marks, tool_dialect=tool_dialect)
     return model_message(checkpoint, abilities)
 

@@ -49,7 +49,8 @@ class EngineState(Enum):
 class Engine(Generic[R, P]):
     """Runs a workload on its own thread.
 
-    `submit`, `cancel`, `requests`, `load` and `stop` are called on the event loop. The counters may be read anywhere.
+    `submit`, `cancel`, `requests`, `load` and `stop` are called on the event loop, `wake` anywhere. The counters may
+    be read anywhere.
 
     Args:
         workload: what it runs; belongs to the engine's thread from `start` on.
@@ -96,6 +97,7 @@ class Engine(Generic[R, P]):
         # Below: the engine's thread only.
         self._admitted: dict[str, Job[R]] = {}
         self._batch: list[tuple[Outbox, Event]] = []
+        self._is_woken = False  # set anywhere
         self._failures = 0
         self._has_work = False
         self._stop_at: float | None = None
@@ -129,7 +131,7 @@ class Engine(Generic[R, P]):
             if len(self._live) >= self.workload.max_jobs:
                 raise QueueFull(len(self._live))
             self._live[request.key] = job
-            outbox.notify_room(self._wake)
+            outbox.notify_room(self.wake)
             self._commands.put(partial(self._admit, job))
 
     def cancel(self, key: str, error: WorkerError) -> bool:
@@ -140,6 +142,12 @@ class Engine(Generic[R, P]):
             return False
         self._commands.put(partial(self._fail, job, error))
         return True
+
+    def wake(self) -> None:
+        """Have the workload asked again for work, after something that it waits for has come; any thread may call."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._commands.put(self._wakened)
 
     def requests(self) -> list[RequestView]:
         """Describe the requests in flight, oldest first."""
@@ -304,8 +312,8 @@ class Engine(Generic[R, P]):
     def _stop_by(self, stop_at: float) -> None:
         self._stop_at = stop_at if self._stop_at is None else min(self._stop_at, stop_at)
 
-    def _wake(self) -> None:
-        self._commands.put(_nothing)
+    def _wakened(self) -> None:
+        self._is_woken = False
 
     def _end(self) -> None:
         """End every job with a status, free everything, and say so."""
@@ -388,7 +396,3 @@ def _retrieve(future: asyncio.Future[object]) -> None:
     """Look at the outcome, so that a load which nobody waited for makes no noise when it is collected."""
     if not future.cancelled():
         future.exception()
-
-
-def _nothing() -> None:
-    """Wake the thread."""

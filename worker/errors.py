@@ -10,7 +10,11 @@
     │   │   ├── ConstraintInvalid
     │   │   ├── ConstraintTooComplex
     │   │   ├── ChatTemplateRejected
+    │   │   ├── AudioUndecodable
+    │   │   ├── AudioTooLong
+    │   │   ├── AudioTooLarge
     │   │   └── ResponseTooLarge
+    │   ├── StreamOrder
     │   ├── AdapterNotFound
     │   └── CredentialsInvalid
     ├── CapacityError
@@ -25,6 +29,7 @@
     ├── EndedError
     │   ├── DeadlineExceeded
     │   ├── ClientGone
+    │   ├── StreamIdle
     │   └── CancelledByOperator
     ├── LoadError
     │   ├── ModelLoadFailed
@@ -66,7 +71,7 @@ class MalformedRequest(RequestError):
 class FieldError(RequestError):
     """Groups what is wrong with one field, named by its path from the request down."""
 
-    def __init__(self, field: str, description: str, **metadata: int) -> None:
+    def __init__(self, field: str, description: str, **metadata: int | float) -> None:
         self.field = clipped(field, MAX_FACT_BYTES)
         self.description = clipped(description, MAX_MESSAGE_BYTES)
         super().__init__(f"{self.field}: {self.description}", field=field, **metadata)
@@ -84,10 +89,13 @@ class UnsupportedOption(FieldError):
 
 
 class ContextTooLong(FieldError):
-    """Raised when the prompt leaves no room in the context for one more token."""
+    """Raised when the prompt leaves no room in the context for one more token, or where none follows is longer."""
 
-    def __init__(self, prompt_tokens: int, max_context_tokens: int, field: str = "spec") -> None:
-        description = f"{prompt_tokens} tokens; the context of {max_context_tokens} has no room for output"
+    def __init__(
+        self, prompt_tokens: int, max_context_tokens: int, field: str = "spec", *, has_output: bool = True
+    ) -> None:
+        lacks = f"the context of {max_context_tokens} has no room for output"
+        description = f"{prompt_tokens} tokens; {lacks if has_output else f'at most {max_context_tokens}'}"
         super().__init__(field, description, prompt_tokens=prompt_tokens, max_context_tokens=max_context_tokens)
 
 
@@ -106,12 +114,37 @@ class ChatTemplateRejected(FieldError):
         super().__init__(field, description)
 
 
+class AudioUndecodable(FieldError):
+    """Raised when audio is of no kind that is read, or spoilt."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__("audio", description)
+
+
+class AudioTooLong(FieldError):
+    """Raised when there are more seconds of audio than may be."""
+
+    def __init__(self, max_audio_s: float) -> None:
+        super().__init__("audio", f"more than {max_audio_s:g} seconds", max_audio_s=max_audio_s)
+
+
+class AudioTooLarge(FieldError):
+    """Raised when audio is more bytes than may come or be decoded."""
+
+    def __init__(self, description: str, max_bytes: int) -> None:
+        super().__init__("audio", description, max_bytes=max_bytes)
+
+
 class ResponseTooLarge(FieldError):
     """Raised when a unary answer would be larger than the limit."""
 
-    def __init__(self, max_response_bytes: int, field: str = "spec") -> None:
-        description = f"the answer is larger than {max_response_bytes} bytes; stream it or ask for less"
+    def __init__(self, max_response_bytes: int, field: str = "spec", remedy: str = "stream it or ask for less") -> None:
+        description = f"the answer is larger than {max_response_bytes} bytes; {remedy}"
         super().__init__(field, description, max_response_bytes=max_response_bytes)
+
+
+class StreamOrder(RequestError):
+    """Raised when the messages of a caller's stream come in the wrong order."""
 
 
 class AdapterNotFound(RequestError):
@@ -201,6 +234,13 @@ class ClientGone(EndedError):
 
     def __init__(self) -> None:
         super().__init__("the caller cancelled")
+
+
+class StreamIdle(EndedError):
+    """Raised when the caller of a stream sent nothing for too long."""
+
+    def __init__(self, idle_s: float) -> None:
+        super().__init__(f"no message came for {idle_s:g} seconds", idle_s=f"{idle_s:g}")
 
 
 class CancelledByOperator(EndedError):

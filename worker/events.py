@@ -3,6 +3,10 @@
 Order: any number of `Waiting`, `Started`, any number of `PrefillProgress`, then for each sequence any number of
 `TextDelta` and `ToolCallDelta` and one `SequenceFinished`, those of several sequences mixed, and `Completed`. A request
 that fails ends with `Failed` instead, at any point of that order and with nothing after it.
+
+Of speech: `Started`, any number of the events of `SpeechEvent` mixed, and `Completed`.
+
+Of vectors and rankings: `Started`, one `Embedded` or `Scored` for each input as it is done, and `Completed`.
 """
 
 from dataclasses import dataclass
@@ -39,6 +43,8 @@ class Usage:
         accepted_draft_tokens: of these, those that were right.
         reasoning_tokens: of the completion's, those of the reasoning, its closing mark included.
         forced_tokens: of the completion's, those that could be no other and so were not drawn.
+        audio_s: seconds of audio that a request for speech brought.
+        speech_s: of these, those in which somebody speaks; None: nobody looked.
     """
 
     prompt_tokens: int = 0
@@ -48,6 +54,8 @@ class Usage:
     accepted_draft_tokens: int = 0
     reasoning_tokens: int = 0
     forced_tokens: int = 0
+    audio_s: float = 0.0
+    speech_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,112 @@ class SequenceFinished:
     sequence_index: int = 0
 
 
+class SegmentEnd(Enum):
+    """What ended a segment."""
+
+    SILENCE = "silence"
+    MAX_LENGTH = "max_length"
+    CLIENT_FINALIZED = "client_finalized"
+    END_OF_AUDIO = "end_of_audio"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """A word with the space before it, and when it was said: seconds of the request's clock."""
+
+    text: str
+    start_s: float
+    end_s: float
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechSegment:
+    """A stretch of speech as it is known now.
+
+    An id comes any number of times with `is_final` false, each replacing the one before, then once with true.
+
+    Attributes:
+        start_s: seconds of the request's clock; of one channel, never before the end of the segment before.
+        stable_text: will not change any more; all the text of a final segment. Joined, those of final segments are the
+            text of the whole.
+        unstable_text: may change; none in a final segment.
+        words: of both texts; none unless asked for.
+        language: a code of the model.
+        avg_logprob: this and the next three are of the window that the segment was heard in.
+        alternatives: other texts of that window, likeliest first, with their `avg_logprob`.
+        end: what ended it; None while it is not final.
+    """
+
+    segment_id: int
+    start_s: float
+    end_s: float
+    stable_text: str
+    unstable_text: str = ""
+    is_final: bool = True
+    revision: int = 0
+    words: tuple[SpokenWord, ...] = ()
+    language: str = ""
+    channel: int = 0
+    avg_logprob: float | None = None
+    no_speech_prob: float | None = None
+    compression_ratio: float | None = None
+    temperature: float | None = None
+    alternatives: tuple[tuple[str, float], ...] = ()
+    end: SegmentEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceChange:
+    """Somebody began or ceased to speak, `offset_s` seconds of the request's clock from its start."""
+
+    is_speech: bool
+    offset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageFound:
+    """The language of the request was found; comes once at most."""
+
+    language: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechProgress:
+    """How many seconds of audio came, and how many are done; `lag_s` only while live."""
+
+    received_s: float
+    processed_s: float
+    lag_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndingSoon:
+    """The worker is about to end: what is not done after `remaining_s` fails."""
+
+    remaining_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of one input of a request, as they are sent: little-endian, one behind the other."""
+
+    index: int
+    num_vectors: int
+    values: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The logits at the end of one input of a request: of the token that says yes, and of the one that says no."""
+
+    index: int
+    yes: float
+    no: float
+
+
 @dataclass(frozen=True, slots=True)
 class Completed:
     """The request ended well; nothing follows."""
@@ -168,4 +282,18 @@ class Failed:
     usage: Usage
 
 
-Event = Waiting | Started | PrefillProgress | TextDelta | ToolCallDelta | SequenceFinished | Completed | Failed
+SpeechEvent = SpeechSegment | VoiceChange | LanguageFound | SpeechProgress
+Event = (
+    Waiting
+    | Started
+    | PrefillProgress
+    | TextDelta
+    | ToolCallDelta
+    | SequenceFinished
+    | SpeechEvent
+    | EndingSoon
+    | Embedded
+    | Scored
+    | Completed
+    | Failed
+)

@@ -87,6 +87,7 @@ class Counts:
 
     Attributes:
         prompt_tokens_total: of prompts that were computed or found, the found ones among them.
+        audio_us_total: of audio that requests for speech brought.
         step_tokens: of the step that is being computed now; 0 between steps.
         used_cache_tokens: whose keys and values the running sequences hold.
         total_cache_tokens: whose keys and values they could hold together.
@@ -104,6 +105,7 @@ class Counts:
     completion_tokens_total: int = 0
     drafted_tokens_total: int = 0
     accepted_draft_tokens_total: int = 0
+    audio_us_total: int = 0
     step_tokens: int = 0
     used_cache_tokens: int = 0
     total_cache_tokens: int = 0

@@ -12,7 +12,8 @@ from models.step import NumericPath
 from worker.batch import Batch
 from worker.detokenizer import Detokenizer
 from worker.errors import ContextTooLong, InvalidField
-from worker.prefixes import Prefixes, PrefixSettings
+from worker.prefix_settings import PrefixSettings
+from worker.prefixes import Prefixes
 from worker.row import Row
 from worker.sampling import Sampler
 from worker.sequence import Sequence, TextRequest, seed_of
@@ -48,14 +49,13 @@ class LoadedText:
     @classmethod
     def of(cls, loaded: LoadedModel, settings: TextSettings) -> "LoadedText":
         """Make what a loaded model needs within these bounds."""
-        if loaded.path is NumericPath.REFERENCE:
+        if loaded.path is NumericPath.REFERENCE or not loaded.shares_prefixes:
             # What is found of a prompt would move the cuts of the rest, and so the last bits of its numbers.
             settings = replace(settings, prefixes=PrefixSettings(max_bytes=0))
         if loaded.arithmetic.name == "native":
             mx.set_cache_limit(MLX_POOL_BYTES)
         context_tokens = settings.context_tokens(loaded.checkpoint.limits.max_position_embeddings)
-        row_bytes = loaded.sequence_bytes(context_tokens) - context_tokens * loaded.token_bytes
-        kv_tokens = settings.kv_tokens(context_tokens, loaded.token_bytes, row_bytes)
+        kv_tokens = settings.kv_tokens(context_tokens, loaded.kv_sizes.rows_bytes)
         prefix_tokens = settings.prefixes.max_bytes // loaded.token_bytes
         cache = loaded.make_cache(settings.max_batch_rows, kv_tokens, prefix_tokens)
         return cls(

@@ -8,7 +8,8 @@ import mlx.core as mx
 from pomona.v1 import common_pb2, generation_pb2, model_pb2
 
 from models import registry
-from models.checkpoint.checkpoint import TextCheckpoint, open_checkpoint
+from models.borrowed.checkpoint import open_any
+from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
 from models.checkpoint.text_config import CONFIG_FILE
@@ -22,7 +23,7 @@ from worker.constraints.compiler import GrammarCompiler
 from worker.constraints.tokens import constrained_tokens
 from worker.describe import model_message
 from worker.errors import ModelLoadFailed
-from worker.prefixes import PrefixSettings
+from worker.prefix_settings import PrefixSettings
 from worker.prompting import Prompter
 from worker.sequence import SamplingSettings
 from worker.served import ServedModel
@@ -53,15 +54,12 @@ def make_workload(settings: WorkerSettings, on_template: Callable[[Template], No
 
     def load_model(report: Callable[[LoadProgress], None]) -> LoadedModel:
         report(LoadProgress("headers", 0, 0))
-        checkpoint = open_checkpoint(Path(settings.checkpoint))
+        checkpoint = open_any(Path(settings.checkpoint), allow_mlx_lm=settings.allow_mlx_lm)
         check_serves(checkpoint, settings.context_tokens)
         abilities = _abilities(checkpoint, settings)
         if (template := _template(checkpoint, abilities)) is not None:
             on_template(template)
-        try:
-            return _load(checkpoint, settings, report)
-        except KVSchemeError as error:
-            raise ModelLoadFailed(str(error), option=error.option) from error
+        return load_model_of(checkpoint, settings, report)
 
     return TextWorkload(load_model, text_settings(settings))
 
@@ -84,20 +82,26 @@ def text_settings(settings: WorkerSettings) -> TextSettings:
     )
 
 
-def _load(checkpoint: TextCheckpoint, settings: WorkerSettings, report: Callable[[LoadProgress], None]) -> LoadedModel:
+def load_model_of(
+    checkpoint: Checkpoint, settings: WorkerSettings, report: Callable[[LoadProgress], None]
+) -> LoadedModel:
     """Read the weights and compute with them once.
 
     Raises:
-        KVSchemeError: the settings ask for keys and values that nothing, or not this model, can keep.
+        CheckpointError: they cannot be read.
+        ModelLoadFailed: the settings ask for keys and values that nothing, or not this model, can keep.
     """
     folder = Path(settings.checkpoint) if checkpoint.format == "safetensors" else None
-    scheme = KVScheme.from_text(settings.kv_scheme, folder=folder)
-    loaded = registry.load(
-        checkpoint, NumericPath(settings.path), report, cpu_kernels=settings.cpu_kernels, kv_scheme=scheme
-    )
-    _settle_kernels(loaded, settings)
-    report(LoadProgress("warm-up", loaded.weights_bytes, loaded.weights_bytes))
-    warm_up(loaded)
+    try:
+        scheme = KVScheme.from_text(settings.kv_scheme, folder=folder)
+        loaded = registry.load(
+            checkpoint, NumericPath(settings.path), report, cpu_kernels=settings.cpu_kernels, kv_scheme=scheme
+        )
+        _settle_kernels(loaded, settings)
+        report(LoadProgress("warm-up", loaded.weights_bytes, loaded.weights_bytes))
+        warm_up(loaded)
+    except KVSchemeError as error:
+        raise ModelLoadFailed(str(error), option=error.option) from error
     return loaded
 
 
@@ -113,7 +117,7 @@ def _settle_kernels(loaded: LoadedModel, settings: WorkerSettings) -> None:
         log.warning("MLX computes everything, without native kernels: %s", why)
 
 
-def check_serves(checkpoint: TextCheckpoint, context_tokens: int | None) -> None:
+def check_serves(checkpoint: Checkpoint, context_tokens: int | None) -> None:
     """Refuse a checkpoint that could be loaded and still not answer.
 
     Args:
@@ -183,9 +187,21 @@ def served_model(
 def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings) -> model_pb2.Model:
     """Return the loaded model with its limits and how it runs."""
     message = model_message(loaded.checkpoint, _abilities(loaded.checkpoint, settings))
+    note_runtime(message, loaded, max_context_tokens, settings)
+    keeps_prefixes = loaded.shares_prefixes and loaded.path is not NumericPath.REFERENCE
+    message.limits.max_output_tokens = max_context_tokens - 1
+    # A sequence that others cannot begin behind cannot go back either, behind a guess that was wrong.
+    message.runtime.speculation = SPECULATION if keeps_prefixes else ""
+    message.generation.prefix_cache = settings.prefix_cache_bytes > 0 and keeps_prefixes
+    return message
+
+
+def note_runtime(
+    message: model_pb2.Model, loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings
+) -> None:
+    """Write into a model's message what any kind of text model is bounded by, and how it runs."""
     message.model = settings.model
     message.limits.max_context_tokens = max_context_tokens
-    message.limits.max_output_tokens = max_context_tokens - 1
     message.limits.max_batch_rows = settings.max_batch_rows
     message.limits.max_queue_requests = settings.max_queue_requests
     message.limits.max_request_bytes = settings.max_request_bytes
@@ -195,23 +211,20 @@ def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: Worke
     message.runtime.options.kv_scheme = settings.kv_scheme
     message.runtime.device = loaded.device
     message.runtime.compute_dtype = loaded.compute_dtype
-    message.runtime.implementation = IMPLEMENTATION
+    message.runtime.implementation = loaded.implementation
     message.runtime.path = loaded.path.value
     is_reference = loaded.path is NumericPath.REFERENCE
-    message.runtime.speculation = "" if is_reference else SPECULATION
     message.runtime.prefill_chunk_tokens = REFERENCE_CHUNK_TOKENS if is_reference else settings.prefill_chunk_tokens
-    message.generation.prefix_cache = settings.prefix_cache_bytes > 0 and not is_reference
     message.memory.weights_bytes = loaded.weights_bytes
-    return message
 
 
-def _abilities(checkpoint: TextCheckpoint, settings: WorkerSettings) -> Abilities:
+def _abilities(checkpoint: Checkpoint, settings: WorkerSettings) -> Abilities:
     return told_abilities(
         checkpoint.chat_template, reasoning_marks=settings.reasoning_marks, tool_dialect=settings.tool_dialect
     )
 
 
-def _template(checkpoint: TextCheckpoint, abilities: Abilities) -> Template | None:
+def _template(checkpoint: Checkpoint, abilities: Abilities) -> Template | None:
     if checkpoint.chat_template is None:
         return None
     tokenizer = checkpoint.tokenizer()

@@ -1,7 +1,8 @@
 """What a request's reader has not taken yet.
 
 The engine never waits for a reader: events pile up here, waiting deltas of a sequence merge into one as long as its
-channel stays the same, and the bytes are bounded by the engine pausing the rows while `is_full`.
+channel stays the same, segments and progress that are overtaken go, and the bytes are bounded by the engine pausing the
+rows while `is_full`.
 """
 
 import asyncio
@@ -17,13 +18,18 @@ from worker.events import (
     Event,
     Failed,
     PrefillProgress,
+    SpeechProgress,
+    SpeechSegment,
     TextDelta,
     TokenDetail,
     ToolCallDelta,
+    VoiceChange,
     Waiting,
 )
 
 DETAIL_BYTES = 16
+# Of a segment, a word or a change of the voice, beside its text.
+SPEECH_BYTES = 32
 
 
 @dataclass(slots=True)
@@ -103,8 +109,7 @@ class Outbox:
             self._events.append(event)
         else:
             self._seal(list(self._held))
-            if isinstance(event, PrefillProgress | Waiting) and self._events and _is_alike(event, self._events[-1]):
-                self._events.pop()
+            self._drop_overtaken(event)
             self._events.append(event)
         self._arrived.set()
 
@@ -132,6 +137,15 @@ class Outbox:
         self._held.clear()
         if self._on_room is not None:
             self._on_room()
+
+    def _drop_overtaken(self, event: Event) -> None:
+        """Drop what nobody needs to know once `event` is told."""
+        if isinstance(event, SpeechSegment | SpeechProgress):
+            for older in [each for each in self._events if _overtakes(event, each)]:
+                self._events.remove(older)
+                self._count_taken(_size(older))
+        elif self._events and isinstance(event, PrefillProgress | Waiting) and _is_alike(event, self._events[-1]):
+            self._events.pop()
 
     def _hold(self, delta: TextDelta) -> None:
         held = self._held.get(delta.sequence_index)
@@ -183,12 +197,23 @@ def _is_alike(event: Event, other: Event) -> bool:
     return type(event) is type(other)
 
 
+def _overtakes(event: SpeechSegment | SpeechProgress, older: Event) -> bool:
+    """Tell whether nobody needs an event once another is there: progress, or the segment while it was not final."""
+    if isinstance(event, SpeechProgress) or isinstance(older, SpeechProgress):
+        return _is_alike(event, older)
+    return isinstance(older, SpeechSegment) and not older.is_final and older.segment_id == event.segment_id
+
+
 def _size(event: Event) -> int:
     match event:
         case TextDelta():
             return len(event.text.encode()) + sum(_detail_size(token) for token in event.tokens)
         case ToolCallDelta():
             return len(event.name.encode()) + len(event.arguments_json.encode())
+        case SpeechSegment():
+            return _segment_size(event)
+        case VoiceChange():
+            return SPEECH_BYTES
         case _:
             return 0
 
@@ -196,3 +221,9 @@ def _size(event: Event) -> int:
 def _detail_size(token: TokenDetail) -> int:
     alternatives = sum(DETAIL_BYTES + len(each.raw) for each in token.alternatives)
     return DETAIL_BYTES + len(token.raw) + alternatives
+
+
+def _segment_size(segment: SpeechSegment) -> int:
+    texts = [segment.stable_text, segment.unstable_text, *(text for text, _ in segment.alternatives)]
+    words = sum(SPEECH_BYTES + len(word.text.encode()) for word in segment.words)
+    return SPEECH_BYTES + sum(len(text.encode()) for text in texts) + words

@@ -93,6 +93,7 @@ class WorkerServer:
             How many were ended.
         """
         self._status.drain()
+        self._desk.requests.tell_ending(grace_s)
         aborted = await self._engine.stop(grace_s)
         await self._wait_for_answers()
         self._status.end()

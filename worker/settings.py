@@ -20,6 +20,7 @@ MAX_SOCKET_PATH_BYTES = 103
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 PATHS = ("fast", "reference")
+TASKS = ("generate", "embed", "rerank")
 
 
 class SettingsError(Exception):
@@ -70,6 +71,10 @@ def _one_of(*words: str) -> Callable[[Any], bool]:
     return lambda value: value in words
 
 
+def _task_or_none(value: Any) -> bool:
+    return value is None or value in TASKS
+
+
 def _marks(value: Any) -> bool:
     is_pair = isinstance(value, list) and [_text(mark) for mark in cast("list[Any]", value)] == [True, True]
     return value in (None, "none") or is_pair
@@ -95,8 +100,15 @@ class WorkerSettings:
     them all rows hold together, unset whole contexts of all rows up to 4 GiB. `prefix_cache_bytes` 0 keeps nothing for
     later prompts, `prefix_cache_folder` unset nothing on disk.
 
+    `max_audio_s` and `max_audio_bytes` bound the audio of one request as it comes, `max_audio_decoded_bytes` what it
+    decodes to: floats of all channels. `audio_idle_s` is how long the caller of a stream of audio may send nothing.
+
     `reasoning_marks` are what opens and closes reasoning, or `none`; unset those of the chat template. `tool_dialect`
     is how the model writes calls of tools, by a name of `worker.dialects.choosing`; unset that of the chat template.
+
+    `allow_mlx_lm` has mlx-lm, where it is installed, compute architectures that are not written here.
+
+    `task` is what a text model is for: `generate`, `embed` or `rerank`; unset what the checkpoint's files say.
     """
 
     instance_id: str = _key(_text)
@@ -119,11 +131,17 @@ class WorkerSettings:
     slow_reader_s: float = _key(_seconds, 30.0)
     max_request_bytes: int = _key(_count, 16 << 20)
     max_response_bytes: int = _key(_count, 16 << 20)
+    max_audio_s: float = _key(_seconds, 14_400.0)
+    max_audio_bytes: int = _key(_count, 2 << 30)
+    max_audio_decoded_bytes: int = _key(_count, 8 << 30)
+    audio_idle_s: float = _key(_seconds, 30.0)
     template_timeout_s: float = _key(_seconds, 5.0)
     reasoning_marks: Sequence[str] | None = _key(_marks, None)
     tool_dialect: str | None = _key(_text_or_none, None)
+    task: Literal["generate", "embed", "rerank"] | None = _key(_task_or_none, None)
     compute_threads: int | None = _key(_count_or_none, None)
     cpu_kernels: bool = _key(_flag, True)
+    allow_mlx_lm: bool = _key(_flag, False)
     log_level: str = _key(_one_of(*LOG_LEVELS), "info")
 
     @classmethod

@@ -14,14 +14,13 @@ from pomona.v1 import generation_pb2 as pb
 from worker import wire
 from worker.abilities import Abilities
 from worker.chat import ChatPrompt, read_chat
+from worker.envelope import Envelope, read_envelope
 from worker.errors import ContextTooLong, InvalidField, UnsupportedOption
 from worker.sequence import SamplingSettings
 from worker.shortcuts import MAX_DRAFT_TOKENS, Shortcuts, read_shortcuts
 from worker.steering import Steering, read_steering
 from worker.tools import ToolUse
 
-MAX_REQUEST_ID_CHARS = 64
-MIN_PRIORITY, MAX_PRIORITY = -128, 127
 MAX_LOGIT_BIASES = 1024
 MAX_LOGIT_BIAS = 1000.0
 MAX_STOP_STRINGS = 16
@@ -78,15 +77,6 @@ class ModelFacts:
     max_sequences: int = MAX_SEQUENCES
     max_draft_tokens: int = MAX_DRAFT_TOKENS
     abilities: Abilities = field(default_factory=Abilities)
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """What begins every request; the gateway has read it too."""
-
-    model: str
-    request_id: str
-    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +174,7 @@ def read_generation(
     top_logprobs = _read_top_logprobs(spec.output)
     prompt = _read_prompt(spec, model)
     return Generation(
-        envelope=_read_envelope(message),
+        envelope=read_envelope(message),
         prompt=prompt,
         sampling=_read_sampling(spec.sampling, model),
         seed=spec.sampling.seed if spec.sampling.HasField("seed") else None,
@@ -213,7 +203,7 @@ def read_count(body: bytes) -> Count:
             prompt = _read_text(message.prompt, "prompt")
         case _:
             raise InvalidField("input", "give chat or prompt")
-    return Count(_read_envelope(message), prompt, message.return_token_ids)
+    return Count(read_envelope(message), prompt, message.return_token_ids)
 
 
 def check_context(prompt_tokens: int, model: ModelFacts, path: str) -> None:
@@ -244,15 +234,6 @@ def _refuse_unbuilt(message: Message, prefix: str = "") -> None:
             raise UnsupportedOption(f"{prefix}{each.name}")
     for path, value in wire.messages_in(message, prefix):
         _refuse_unbuilt(value, f"{path}.")
-
-
-def _read_envelope(message: pb.GenerateRequest | pb.StreamGenerateRequest | pb.CountTokensRequest) -> Envelope:
-    request_id = message.request_id
-    if not 1 <= len(request_id) <= MAX_REQUEST_ID_CHARS or not request_id.isascii() or not request_id.isprintable():
-        raise InvalidField("request_id", f"1 to {MAX_REQUEST_ID_CHARS} printable ASCII characters")
-    if not MIN_PRIORITY <= message.priority <= MAX_PRIORITY:
-        raise InvalidField("priority", f"from {MIN_PRIORITY} to {MAX_PRIORITY}")
-    return Envelope(message.model, request_id, message.priority)
 
 
 def _read_prompt(spec: pb.GenerationSpec, model: ModelFacts) -> Prompt:

@@ -250,6 +250,8 @@ def test_demo_streams_a_sensible_answer_and_leaves_nothing_behind() -> None:
     result = json.loads(done.stdout)
     assert "Paris" in result["answer"]
     assert result["tokens_per_second"] > 0
+    assert result["speech"]["text"] == "He was not an ill-disposed young man."
+    assert result["speech"]["real_time_factor"] > 0
     assert not servers_of_demos()
 
 

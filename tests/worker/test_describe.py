@@ -166,6 +166,14 @@ def test_settings_of_no_use_are_why_it_fails(
     assert (said["reason"], said["metadata"]) == ("MODEL_LOAD_FAILED", {"option": option})
 
 
+def test_what_mlx_lm_knows_is_described_where_it_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "a", config=llama_config(model_type="stablelm"))
+    assert main([str(folder)]) == 3
+    assert json.loads(capsys.readouterr().out)["metadata"] == {"file": "config.json", "key": "model_type"}
+    assert main([str(folder), '{"allow_mlx_lm": true}']) == 0
+    assert json_format.Parse(capsys.readouterr().out, model_pb2.Model()).architecture == "stablelm"
+
+
 @pytest.mark.parametrize("settings", ["{", "[]", '{"model": "m"}', '{"tool_dialect": 3}', '{"reasoning_marks": 3}'])
 def test_what_are_no_settings_of_a_model_is_wrong_use(tmp_path: Path, settings: str) -> None:
     assert main([str(write_folder(tmp_path / "a")), settings]) == 2

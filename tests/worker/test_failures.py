@@ -11,6 +11,9 @@ import models.checkpoint.errors as checkpoint_errors
 from worker.errors import (
     MAX_MESSAGE_BYTES,
     AdapterNotFound,
+    AudioTooLarge,
+    AudioTooLong,
+    AudioUndecodable,
     CancelledByOperator,
     ChatTemplateRejected,
     CheckpointCorrupt,
@@ -31,6 +34,8 @@ from worker.errors import (
     QueueFull,
     ResponseTooLarge,
     SlowReader,
+    StreamIdle,
+    StreamOrder,
     TaskNotSupported,
     TemplateBusy,
     UnsupportedOption,
@@ -47,7 +52,11 @@ SAMPLES: list[WorkerError] = [
     ConstraintInvalid("spec.constraint.regex", "is not closed"),
     ConstraintTooComplex("spec.constraint.regex", "too deep"),
     ChatTemplateRejected("too slow"),
+    AudioUndecodable("no audio"),
+    AudioTooLong(600.0),
+    AudioTooLarge("too many", 100),
     ResponseTooLarge(100),
+    StreamOrder("audio came before the config"),
     AdapterNotFound("a"),
     CredentialsInvalid(),
     QueueFull(68),
@@ -59,6 +68,7 @@ SAMPLES: list[WorkerError] = [
     TaskNotSupported("generate"),
     DeadlineExceeded(),
     ClientGone(),
+    StreamIdle(30.0),
     CancelledByOperator("r1"),
     ModelLoadFailed("out of luck"),
     CheckpointRejected("no", file="config.json"),
@@ -141,7 +151,10 @@ LONG_SAMPLES: list[WorkerError] = [
     ConstraintInvalid(LONG, LONG),
     ConstraintTooComplex(LONG, LONG),
     ChatTemplateRejected(LONG, LONG),
+    AudioUndecodable(LONG),
+    AudioTooLarge(LONG, 10**18),
     ResponseTooLarge(10**18, LONG),
+    StreamOrder(LONG),
     AdapterNotFound(LONG),
     CancelledByOperator(LONG),
     ModelLoadFailed(LONG, incident=LONG),
@@ -154,7 +167,7 @@ LONG_SAMPLES: list[WorkerError] = [
 
 def test_every_class_that_takes_a_text_has_a_long_sample():
     busy = {QueueFull, TemplateBusy, ConstraintBusy, SlowReader}
-    plain = {CredentialsInvalid, ModelLoading, ModelUnloading, DeadlineExceeded, ClientGone}
+    plain = {CredentialsInvalid, ModelLoading, ModelUnloading, DeadlineExceeded, ClientGone, AudioTooLong, StreamIdle}
     assert {type(sample) for sample in LONG_SAMPLES} | busy | plain == set(ROWS)
 
 

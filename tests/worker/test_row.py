@@ -1,11 +1,12 @@
 """One row: what it takes of a draw, and what of its guesses stays."""
 
 from dataclasses import replace
+from functools import partial
 
 import mlx.core as mx
 import pytest
 
-from models.layers.row_cache import RowCache
+from models.layers.row_cache import RowCache, RowStep
 from models.layers.stores.full import FullStore
 from models.registry import LoadedModel
 from native import dense, kernels
@@ -73,9 +74,8 @@ class NoWayBack(FullStore):
 def test_what_may_guess(loaded: LoadedModel):
     cache = loaded.make_cache(1)
     penalty = replace(GUESSING, sampling=SamplingSettings(frequency_penalty=0.1))
-    stuck = RowCache(
-        loaded.model.attention_layers, 1, 100, loaded.arithmetic, lambda _: NoWayBack(2, 16, loaded.dtype), "none"
-    )
+    make_step = partial(RowStep, arithmetic=loaded.arithmetic)
+    stuck = RowCache(loaded.model.attention_layers, 1, 100, make_step, lambda _: NoWayBack(2, 16, loaded.dtype), "none")
     assert row(cache, GUESSING).is_drafting
     assert not row(cache, replace(GUESSING, max_draft_tokens=0)).is_drafting
     assert not row(cache, penalty).is_drafting

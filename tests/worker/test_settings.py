@@ -57,6 +57,7 @@ def test_what_is_not_said_has_the_documented_default() -> None:
         ("template_timeout_s", 0.5),
         ("compute_threads", 2),
         ("cpu_kernels", False),
+        ("allow_mlx_lm", True),
         ("log_level", "debug"),
     ],
 )
@@ -112,6 +113,7 @@ def test_a_key_without_a_default_must_be_there(key: str) -> None:
         ("cpu_kernels", 0),
         ("cpu_kernels", "off"),
         ("cpu_kernels", None),
+        ("allow_mlx_lm", 1),
         ("log_level", "loud"),
         ("shoe_size", 43),
     ],

@@ -75,6 +75,8 @@ def stream_message(
             message.completed.timing.CopyFrom(timing(event.timing))
         case Failed():
             raise TypeError("a failure is a status")
+        case _:
+            raise TypeError("no text comes of speech")
     return message
 
 

@@ -1,6 +1,7 @@
 """The generations that the services hold open, with what the engine does not know of them."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from worker.errors import WorkerError
@@ -17,6 +18,7 @@ class OpenRequest:
         start_time: in seconds since 1970.
         key: what the engine knows it by; None until it is there.
         error: set when it was ended before it reached the engine.
+        on_ending: called with the seconds that are left when the worker is about to end; None: nobody needs to know.
     """
 
     request_id: str
@@ -25,6 +27,7 @@ class OpenRequest:
     start_time: float = field(default_factory=time.time)
     key: str | None = None
     error: WorkerError | None = None
+    on_ending: Callable[[float], None] | None = None
 
     def check(self) -> None:
         """Raise the error that ended it meanwhile."""
@@ -49,6 +52,12 @@ class OpenRequests:
     def named(self, request_id: str) -> list[OpenRequest]:
         """Return the open requests of an id: a caller that left and came back has two for a moment."""
         return [request for request in self._requests if request.request_id == request_id]
+
+    def tell_ending(self, remaining_s: float) -> None:
+        """Tell those that need to know that the worker ends in so many seconds."""
+        for request in self._requests:
+            if request.on_ending is not None:
+                request.on_ending(remaining_s)
 
     def all(self) -> list[OpenRequest]:
         """Return the open requests, oldest first."""

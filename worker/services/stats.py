@@ -13,6 +13,7 @@ COUNTED = (
     "completion_tokens_total",
     "drafted_tokens_total",
     "accepted_draft_tokens_total",
+    "audio_us_total",
     "evictions_total",
     "prefill_tokens_per_second",
     "decode_tokens_per_second",

@@ -1,0 +1,1 @@
+"""Speech to text: from a request's audio to its segments."""

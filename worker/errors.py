@@ -21,6 +21,7 @@
     │   ├── QueueFull
     │   ├── TemplateBusy
     │   ├── ConstraintBusy
+    │   ├── AudioNotStored
     │   └── SlowReader
     ├── StateError
     │   ├── ModelLoading
@@ -184,6 +185,13 @@ class ConstraintBusy(CapacityError):
 
     def __init__(self, depth: int) -> None:
         super().__init__("there is no room for another constraint now", depth=depth, scope="constraint")
+
+
+class AudioNotStored(CapacityError):
+    """Raised when the disk has no room for audio that waits to be heard."""
+
+    def __init__(self) -> None:
+        super().__init__("the server has no room to store the audio now", scope="audio")
 
 
 class SlowReader(CapacityError):

@@ -16,6 +16,7 @@ from worker.clipping import clipped
 from worker.errors import (
     MAX_FACT_BYTES,
     AdapterNotFound,
+    AudioNotStored,
     AudioTooLarge,
     AudioTooLong,
     AudioUndecodable,
@@ -169,6 +170,7 @@ ROWS: dict[type[WorkerError], Row] = {
     QueueFull: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _quota, retry_after_s=1.0),
     TemplateBusy: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _quota, retry_after_s=1.0),
     ConstraintBusy: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _quota, retry_after_s=1.0),
+    AudioNotStored: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _quota, retry_after_s=1.0),
     SlowReader: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER"),
     ModelLoading: Row(grpc.StatusCode.UNAVAILABLE, "MODEL_LOADING", names_model=True),
     ModelUnloading: Row(grpc.StatusCode.UNAVAILABLE, "MODEL_UNLOADING", retry_after_s=1.0, names_model=True),

@@ -108,14 +108,14 @@ def test_a_clip_that_comes_at_once_is_transcribed_utterance_by_utterance(
 def test_interims_come_while_somebody_speaks_and_the_final_when_the_caller_wants_it(
     stub: transcription_pb2_grpc.TranscriptionServiceStub,
 ) -> None:
-    steps = in_steps(samples("austen_0890"))
+    content, half = samples("austen_0890"), 30 * STEP_BYTES
     has_interim, has_final = threading.Event(), threading.Event()
 
     def requests() -> Iterator[pb.StreamTranscribeRequest]:
         yield opening()
-        yield from steps[:30]
+        yield pb.StreamTranscribeRequest(audio=content[:half])  # at once, so that the first interim has a few words
         assert has_interim.wait(TIMEOUT_S)
-        yield from steps[30:]
+        yield from in_steps(content[half:])
         yield pb.StreamTranscribeRequest(finalize=pb.FinalizeUtterance())
         assert has_final.wait(TIMEOUT_S)
 

@@ -11,6 +11,7 @@ import models.checkpoint.errors as checkpoint_errors
 from worker.errors import (
     MAX_MESSAGE_BYTES,
     AdapterNotFound,
+    AudioNotStored,
     AudioTooLarge,
     AudioTooLong,
     AudioUndecodable,
@@ -62,6 +63,7 @@ SAMPLES: list[WorkerError] = [
     QueueFull(68),
     TemplateBusy(3),
     ConstraintBusy(3),
+    AudioNotStored(),
     SlowReader(30.0),
     ModelLoading(1, 2),
     ModelUnloading(),
@@ -166,7 +168,7 @@ LONG_SAMPLES: list[WorkerError] = [
 
 
 def test_every_class_that_takes_a_text_has_a_long_sample():
-    busy = {QueueFull, TemplateBusy, ConstraintBusy, SlowReader}
+    busy = {QueueFull, TemplateBusy, ConstraintBusy, AudioNotStored, SlowReader}
     plain = {CredentialsInvalid, ModelLoading, ModelUnloading, DeadlineExceeded, ClientGone, AudioTooLong, StreamIdle}
     assert {type(sample) for sample in LONG_SAMPLES} | busy | plain == set(ROWS)
 

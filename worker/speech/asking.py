@@ -20,6 +20,7 @@ MIN_IDLE_S, MAX_IDLE_S = 0.1, 3600.0
 MIN_SILENCE_S, MAX_SILENCE_S = 0.1, 10.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 60.0
 MAX_OFFSET_S = 366 * 86_400.0
+MAX_SKIP_S = 3600.0
 # Segments that follow the first must have ids too.
 MAX_FIRST_SEGMENT_ID = 1 << 63
 ENVELOPE_FIELDS = ("model", "request_id", "adapters", "priority")
@@ -85,19 +86,16 @@ def read_opening(body: bytes, facts: SpeechFacts) -> Asked:
     if message.WhichOneof("payload") != "config":
         raise StreamOrder("the first message of a stream is its config")
     config = message.config
-    options = read_config(config.transcription, facts, "config.transcription")
+    live = _read_live(config) if config.mode == pb.StreamTranscriptionConfig.MODE_LIVE else None
     options = replace(
-        options,
-        live=_read_live(config) if config.mode == pb.StreamTranscriptionConfig.MODE_LIVE else None,
+        read_config(config.transcription, facts, "config.transcription", live),
         time_offset_s=read_seconds(config.time_offset, 0.0, MAX_OFFSET_S, "config.time_offset"),
         first_segment_id=config.first_segment_id,
     )
     if config.first_segment_id > MAX_FIRST_SEGMENT_ID:
         raise InvalidField("config.first_segment_id", f"at most {MAX_FIRST_SEGMENT_ID}")
-    if options.live is None:
+    if live is None:
         _refuse_live_fields(config)
-    elif options.clips is not None:
-        raise UnsupportedOption("config.transcription.clips", "only in MODE_FILE")
     return Asked(envelope, options, _read_idle_s(config, facts))
 
 
@@ -134,7 +132,7 @@ def _read_audio(content: bytes) -> AudioChunk:
 def _read_skip(length: Duration, options: SpeechOptions) -> Skip:
     if options.pcm is None:
         raise UnsupportedOption("skip", "a container keeps its own time; only with raw samples")
-    return Skip(read_seconds(length, 0.0, MAX_OFFSET_S, "skip"))
+    return Skip(read_seconds(length, 0.0, MAX_SKIP_S, "skip"))
 
 
 def _read_finalize(options: SpeechOptions) -> Finalize:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 from worker import errors
-from worker.audio.errors import AudioTooLarge, AudioTooLong, AudioUnreadable
+from worker.audio.errors import AudioNotStored, AudioTooLarge, AudioTooLong, AudioUnreadable
 
 
 def audio_failure(error: Exception) -> errors.WorkerError:
@@ -15,5 +17,11 @@ def audio_failure(error: Exception) -> errors.WorkerError:
             return errors.AudioTooLarge(str(error), error.max_bytes)
         case AudioUnreadable():
             return errors.AudioUndecodable(str(error))
+        case AudioNotStored():
+            _log.warning("no room on the disk for audio")
+            return errors.AudioNotStored()
         case _:
             return errors.incident_of(error, "audio was not taken")
+
+
+_log = logging.getLogger(__name__)

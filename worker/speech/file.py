@@ -14,6 +14,7 @@ from worker.errors import InvalidField
 from worker.events import SpeechEvent, SpeechProgress
 from worker.speech.channel import Channel
 from worker.speech.failures import audio_failure
+from worker.speech.fairness import Urgency
 from worker.speech.file_hearing import FileHearing
 from worker.speech.hearing import SpeechUsage
 from worker.speech.language import Language
@@ -33,7 +34,7 @@ class FileTranscriber:
         clock: monotonic seconds.
     """
 
-    is_urgent = False
+    urgency = Urgency.PATIENT
 
     def __init__(self, request: SpeechRequest, speech: LoadedSpeech, clock: Callable[[], float]) -> None:
         self._request = request
@@ -90,9 +91,9 @@ class FileTranscriber:
         return events
 
     def usage(self) -> SpeechUsage:
-        """Return how long the audio is so far, and the speech in it."""
+        """Return how long the audio is so far, and the speech in it; of separate channels the longest."""
         speech = [speech_s for channel in self._channels if (speech_s := channel.track.speech_s) is not None]
-        return SpeechUsage(self._received_s, sum(speech) if speech else None)
+        return SpeechUsage(self._received_s, max(speech, default=None))
 
     @property
     def _received_s(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from models.whisper.decoding import Decoding, DecodingOptions, WindowText
 from models.whisper.segments import Stretch
 from models.whisper.words import Word
+from worker.speech.fairness import Urgency
 from worker.speech.language import Language
 from worker.speech.request import SpeechRequest
 from worker.speech.strand import Strand
@@ -23,10 +24,12 @@ class FileHearing:
 
     Attributes:
         mel: float32 [F, M].
+        urgency: it can wait.
         is_wanted: always: what is said in a file is told.
         languages: those that may be; None: it is known.
     """
 
+    urgency = Urgency.PATIENT
     is_wanted = True
 
     def __init__(self, request: SpeechRequest, strand: Strand, stretch: Stretch, language: Language) -> None:

@@ -15,6 +15,7 @@ import mlx.core as mx
 from models.whisper.decoding import Decoding, DecodingOptions, WindowText
 from models.whisper.words import Word
 from worker.events import SpeechEvent
+from worker.speech.fairness import Urgency
 
 
 class Hearing(Protocol):
@@ -31,6 +32,11 @@ class Hearing(Protocol):
     @property
     def languages(self) -> Sequence[str] | None:
         """Of which the window's must be found before it is decoded; None: it is known, or none is needed."""
+        ...
+
+    @property
+    def urgency(self) -> Urgency:
+        """How soon it must be heard."""
         ...
 
     @property
@@ -72,7 +78,7 @@ class SpeechUsage:
 
     Attributes:
         audio_s: seconds of audio that came, those outside its clips among them; of separate channels the longest.
-        speech_s: seconds in which somebody speaks; None where nobody looked.
+        speech_s: seconds in which somebody speaks, of separate channels the most; None where nobody looked.
     """
 
     audio_s: float = 0.0
@@ -87,8 +93,8 @@ class Transcriber(Protocol):
     """
 
     @property
-    def is_urgent(self) -> bool:
-        """Whether its windows go before those of requests that can wait: somebody is listening."""
+    def urgency(self) -> Urgency:
+        """Of the window that `next` returns; where there is none, whether somebody listens at all."""
         ...
 
     def listen(self) -> bool:

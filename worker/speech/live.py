@@ -13,6 +13,7 @@ import mlx.core as mx
 from models.whisper.tokenizer import WhisperTokenizer
 from worker.events import SpeechEvent, SpeechProgress
 from worker.speech.failures import audio_failure
+from worker.speech.fairness import Urgency
 from worker.speech.hearing import SpeechUsage
 from worker.speech.live_channel import LiveChannel
 from worker.speech.live_hearing import Hearer, LiveHearing
@@ -39,8 +40,6 @@ class LiveTranscriber:
     Raises:
         EncodeError: the tokenizer fails on the initial prompt or a phrase.
     """
-
-    is_urgent = True
 
     def __init__(
         self,
@@ -69,6 +68,12 @@ class LiveTranscriber:
         """Whether all audio has come and is heard, and all events are taken."""
         return bool(self._channels) and not self._ledger.events and self._is_heard
 
+    @property
+    def urgency(self) -> Urgency:
+        """Of the hearing that is due next; of an interim where none is."""
+        due = [urgency for channel in self._channels if (urgency := channel.urgency) is not None]
+        return max(due, default=Urgency.SPEAKING)
+
     def listen(self) -> bool:
         """Judge some of the audio that came; return whether there was any.
 
@@ -86,12 +91,12 @@ class LiveTranscriber:
         return has_listened
 
     def next(self) -> LiveHearing | None:
-        """Return a hearing that is due; channels take turns."""
-        for step in range(len(self._channels)):
-            place = (self._first + step) % len(self._channels)
-            if (hearing := self._channels[place].next()) is not None:
+        """Return the hearing that is most urgent of those that are due; of equals channels take turns."""
+        count, urgency = len(self._channels), self.urgency
+        for place in ((self._first + step) % count for step in range(count)):
+            if self._channels[place].urgency is urgency:
                 self._first = place + 1
-                return hearing
+                return self._channels[place].next()
         return None
 
     def take_events(self) -> list[SpeechEvent]:

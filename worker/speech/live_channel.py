@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from worker.audio.recording import Recording
+from worker.speech.fairness import Urgency
 from worker.speech.live_clock import Pace
 from worker.speech.live_hearing import Hearer, LiveHearing
 from worker.speech.live_listener import Listener
@@ -76,6 +77,12 @@ class LiveChannel:
         """Samples in which somebody speaks."""
         return self._turns.speech
 
+    @property
+    def urgency(self) -> Urgency | None:
+        """Of the hearing that is due; None where none is."""
+        due = self._due()
+        return None if due is None else due[1]
+
     def finalize(self, place: int) -> None:
         """End the utterance that is spoken at a sample."""
         self._listener.finalize(place)
@@ -90,35 +97,35 @@ class LiveChannel:
 
     def next(self) -> LiveHearing | None:
         """Return the hearing that is due, if one is; it is open until its end, or until another overtakes it."""
-        if not self._utterances:
-            return None
-        head = self._utterances[0]
-        if self._open is not None:
-            if not self._is_overtaken(self._open, head):
-                return None
-            self._open.is_wanted = False
-            self._open, self._has_overtaken = None, True
-        due = self._due(head)
+        due = self._due()
         if due is None:
             return None
-        stop, is_thorough = due
+        if self._open is not None:
+            self._open.is_wanted = False
+            self._has_overtaken = True
+        head, (stop, urgency) = self._utterances[0], due
         samples = self._recording.read(head.turn.start, stop)
-        self._open = self._hearer.hear(head, samples, is_thorough=is_thorough, on_end=self._take)
+        self._open = self._hearer.hear(head, samples, urgency, on_end=self._take)
         self._pace.start(self.received)
         return self._open
 
-    def _due(self, head: Utterance) -> tuple[int, bool] | None:
-        """Return up to which sample to hear an utterance now, and whether thoroughly; None: not now."""
-        turn, turns = head.turn, self._turns
+    def _due(self) -> tuple[int, Urgency] | None:
+        """Return up to which sample to hear the first utterance now, and how urgent that is; None: not now."""
+        if not self._utterances:
+            return None
+        head, turns = self._utterances[0], self._turns
+        if self._open is not None and not self._is_overtaken(self._open, head):
+            return None
+        turn = head.turn
         if turn.end is not None:
-            return min(turn.end, turn.speech_end + _FINAL_TAIL), True
+            return min(turn.end, turn.speech_end + _FINAL_TAIL), Urgency.OVER
         if turns.silence >= _SEEMS_OVER:
-            return None if head.is_covered else (turns.position, True)
+            return None if head.is_covered else (turns.position, Urgency.PAUSING)
         is_long_enough = turns.position - turn.start >= _MIN_INTERIM
         # In a silence that has just begun it is better to wait whether it is the end.
         is_speaking = turns.silence == 0
         if self._options.interim_results and is_speaking and is_long_enough and self._pace.may_start(self.received):
-            return turns.position, False
+            return turns.position, Urgency.SPEAKING
         return None
 
     def _is_overtaken(self, hearing: LiveHearing, head: Utterance) -> bool:

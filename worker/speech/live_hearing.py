@@ -11,6 +11,7 @@ from models.whisper.decoding import Decoding, DecodingOptions, WindowText, conte
 from models.whisper.tokenizer import WhisperTokenizer
 from models.whisper.words import Word
 from worker.audio.pcm import SAMPLE_RATE_HZ, Floats
+from worker.speech.fairness import Urgency
 from worker.speech.live_agreement import Piece, pieces_of, tokens_of
 from worker.speech.live_language import LanguageChoice
 from worker.speech.live_utterance import Heard, Utterance, without_loop
@@ -69,17 +70,17 @@ class Hearer:
         return self._num_positions // 2 - _MIN_ROOM
 
     def hear(
-        self, utterance: Utterance, samples: Floats, *, is_thorough: bool, on_end: Callable[[Heard], None]
+        self, utterance: Utterance, samples: Floats, urgency: Urgency, *, on_end: Callable[[Heard], None]
     ) -> LiveHearing:
         """Return a hearing of an utterance's audio from its start.
 
         Args:
             utterance: what is spoken.
             samples: float32 [S], all of its audio that is to be heard.
-            is_thorough: whether to decode as the request asks, rather than quickly.
+            urgency: of it; what may be final is decoded as the request asks, an interim quickly.
             on_end: takes what it found.
         """
-        return LiveHearing(self, utterance, self._picture(mx.array(samples)), len(samples), is_thorough, on_end)
+        return LiveHearing(self, utterance, self._picture(mx.array(samples)), len(samples), urgency, on_end)
 
     def decoding(self, options: DecodingOptions, prefix: Sequence[int]) -> Decoding:
         """Return how a window is decoded whose text begins with these tokens."""
@@ -113,6 +114,7 @@ class LiveHearing:
     Attributes:
         start: sample of the recording from which it hears.
         stop: sample up to which it does.
+        urgency: how soon it must be heard.
         is_wanted: whether it is still of use.
     """
 
@@ -122,18 +124,19 @@ class LiveHearing:
         utterance: Utterance,
         mel: mx.array,
         num_samples: int,
-        is_thorough: bool,
+        urgency: Urgency,
         on_end: Callable[[Heard], None],
     ) -> None:
         """Keep what `Hearer.hear` gives."""
         self.start = utterance.turn.start
         self.stop = self.start + num_samples
+        self.urgency = urgency
         self.is_wanted = True
         self._hearer = hearer
         self._utterance = utterance
         self._mel = mel
         self._seconds = num_samples / SAMPLE_RATE_HZ
-        self._is_thorough = is_thorough
+        self._is_thorough = urgency.is_final
         self._on_end = on_end
         self._options = hearer.options.decoding(None)
         self._is_placed = False

@@ -116,7 +116,9 @@ class Turns:
         self._free_from = max(self._free_from, place)
 
     def finish(self, num_samples: int) -> None:
-        """End everything: the audio has so many samples."""
+        """End everything: the audio has so many samples, maybe fewer than were judged."""
+        if self.current is not None:
+            self.speech -= max(0, self.current.speech_end - num_samples)
         self._end(num_samples, SegmentEnd.END_OF_AUDIO)
         self._run_start = None
         if self._is_speaking:

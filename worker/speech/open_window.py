@@ -13,6 +13,9 @@ from models.whisper.timing import align
 from worker.speech.hearing import Hearing
 from worker.speech.loaded import LoadedSpeech
 
+# Tokens of a final text for which others are held back; what is longer, or tried again and again, is no reason.
+MAX_FIRST_STEPS = 100
+
 
 class LogitsNotFiniteError(RuntimeError):
     """Raised when the model computes values for a window that are no numbers."""
@@ -27,12 +30,19 @@ class OpenWindow:
         num_frames: that are not padding.
         memory: what the decoder sees of it.
         window: its texts.
+        num_steps: that it went.
     """
 
     hearing: Hearing
     num_frames: int
     memory: Memory
     window: Window
+    num_steps: int = 0
+
+    @property
+    def goes_first(self) -> bool:
+        """Whether no less urgent window is to be heard before this is done."""
+        return self.hearing.is_wanted and self.hearing.urgency.is_final and self.num_steps < MAX_FIRST_STEPS
 
     @property
     def is_done(self) -> bool:
@@ -51,6 +61,7 @@ class OpenWindow:
         """
         if not np.isfinite(logits).all():
             raise LogitsNotFiniteError("the model computes values that are no numbers")
+        self.num_steps += 1
         num_texts = len(self.window.decoding.wanted)
         self.window.decoding.advance(logits)
         return num_texts

@@ -9,6 +9,10 @@ from models.whisper.segments import TranscriptOptions
 from models.whisper.tokenizer import Task
 from worker.audio.pcm import PcmFormat
 
+# Of a file, for which neither beams nor a temperature are asked: on a CPU they take hardly longer than one text, and
+# write fewer wrong words (`docs/whisper.md`). What is spoken live is heard again and again, with one.
+FILE_BEAMS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:

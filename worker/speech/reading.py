@@ -13,7 +13,7 @@ from models.whisper.tokenizer import Task
 from worker.audio.pcm import Encoding, PcmFormat
 from worker.errors import InvalidField, UnsupportedOption
 from worker.speech.facts import SpeechFacts
-from worker.speech.options import SpeechOptions
+from worker.speech.options import FILE_BEAMS, LiveOptions, SpeechOptions
 from worker.speech.tags import tag_of
 
 MAX_PROMPT_BYTES = 16 << 10
@@ -57,20 +57,26 @@ _NAMES: Mapping[str, str] = {
 }
 
 
-def read_config(config: pb.TranscriptionConfig, facts: SpeechFacts, path: str) -> SpeechOptions:
+def read_config(
+    config: pb.TranscriptionConfig, facts: SpeechFacts, path: str, live: LiveOptions | None = None
+) -> SpeechOptions:
     """Check a config.
 
     Args:
         config: of the request.
         facts: of the model.
         path: of the config in its request.
+        live: how the audio is transcribed while it is spoken; None: as a file.
 
     Raises:
         InvalidField: a value is out of range, contradicts another, or names a language that the model lacks.
         UnsupportedOption: the model cannot do what is asked.
     """
     given: dict[str, Any] = {each.name: value for each, value in config.ListFields()}
+    if live is not None:
+        _refuse_file_fields(given, path)
     _check_ranges(given, path)
+    given = {**_defaults(given, live), **given}
     _check_search(given, path)
     pcm, separates = _read_format(config.format, f"{path}.format")
     return SpeechOptions(
@@ -83,7 +89,8 @@ def read_config(config: pb.TranscriptionConfig, facts: SpeechFacts, path: str) -
         initial_prompt=_read_text(config.initial_prompt, MAX_PROMPT_BYTES, f"{path}.initial_prompt"),
         phrases=_read_phrases(config.phrases, f"{path}.phrases"),
         clips=_read_clips(config.clips, facts, f"{path}.clips"),
-        max_alternatives=_read_alternatives(config, path),
+        max_alternatives=_read_alternatives(given, path),
+        live=live,
         **({"temperatures": (given["temperature"],)} if "temperature" in given else {}),
         **{name: given[field] for field, name in _NAMES.items() if field in given},
     )
@@ -104,6 +111,21 @@ def read_seconds(duration: Duration, low: float, high: float, path: str) -> floa
     if not low <= found <= high:
         raise InvalidField(path, f"from {low:g} to {high:g} s")
     return found
+
+
+def _refuse_file_fields(given: Mapping[str, Any], path: str) -> None:
+    """Refuse what cannot be while somebody speaks: utterances are what voice detection finds."""
+    if "clips" in given:
+        raise UnsupportedOption(f"{path}.clips", "only in MODE_FILE")
+    if given.get("voice_activity_filter") is False:
+        raise UnsupportedOption(f"{path}.voice_activity_filter", "false only in MODE_FILE")
+
+
+def _defaults(given: Mapping[str, Any], live: LiveOptions | None) -> dict[str, Any]:
+    """Return what is asked for where nothing is, and depends on the mode."""
+    if live is not None:
+        return {"condition_on_previous_text": False}
+    return {} if "temperature" in given else {"beam_size": FILE_BEAMS}
 
 
 def _check_ranges(given: Mapping[str, Any], path: str) -> None:
@@ -198,10 +220,10 @@ def _read_clips(
     return tuple(found) or None
 
 
-def _read_alternatives(config: pb.TranscriptionConfig, path: str) -> int:
-    wanted = config.max_alternatives
+def _read_alternatives(given: Mapping[str, Any], path: str) -> int:
+    wanted = given.get("max_alternatives", 0)
     if wanted > MAX_ALTERNATIVES:
         raise InvalidField(f"{path}.max_alternatives", f"from 0 to {MAX_ALTERNATIVES}")
-    if wanted and max(config.beam_size, config.best_of) <= 1:
+    if wanted and max(given.get("beam_size", 1), given.get("best_of", 1)) == 1:
         raise InvalidField(f"{path}.max_alternatives", "only with a beam_size or a best_of above 1")
     return wanted

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from worker.events import Usage
 from worker.job import Job, RequestView
 from worker.phases import PhaseClock
-from worker.speech.fairness import Share
+from worker.speech.fairness import Share, Urgency
 from worker.speech.hearing import Transcriber
 from worker.speech.open_window import OpenWindow
 from worker.speech.request import SpeechRequest
@@ -37,9 +37,14 @@ class SpeechTask:
         return self.job.request.key
 
     @property
-    def is_urgent(self) -> bool:
-        """Whether somebody listens."""
-        return self.transcriber.is_urgent
+    def urgency(self) -> Urgency:
+        """Of its next window."""
+        return self.transcriber.urgency
+
+    @property
+    def is_listened_to(self) -> bool:
+        """Whether somebody listens while it is spoken."""
+        return self.urgency is not Urgency.PATIENT
 
     @property
     def priority(self) -> int:

@@ -27,7 +27,7 @@ from worker.job import Counts, Job, Reporter, RequestView
 from worker.phases import PhaseClock
 from worker.row import KernelFailedError
 from worker.speech.bounds import SpeechBounds
-from worker.speech.fairness import Turns
+from worker.speech.fairness import Turns, Urgency
 from worker.speech.hearing import Hearing, Transcriber
 from worker.speech.loaded import LoadedSpeech
 from worker.speech.open_window import OpenWindow
@@ -189,7 +189,7 @@ class SpeechWorkload:
         end = self._clock() + LISTEN_S
         has_more = False
         waiting = [task for task in self._tasks.values() if not task.is_paused]
-        for task in sorted(waiting, key=lambda each: (not each.is_urgent, each.last_listened)):
+        for task in sorted(waiting, key=lambda each: (not each.is_listened_to, each.last_listened)):
             if self._clock() >= end:
                 return True
             task.last_listened = self._num_ticks
@@ -210,20 +210,31 @@ class SpeechWorkload:
         return [each for each in chosen if each.task.key in self._tasks]
 
     def _may_open(self, task: SpeechTask, chosen: Sequence[_New], num_free: int) -> bool:
-        """Tell whether another window of a request may join those that are chosen.
+        """Tell whether a request may have another window beside those chosen: what is urgent waits for no other."""
+        urgency = task.urgency
+        if task.is_paused or any(each.hearing.urgency is not urgency for each in chosen):
+            return False
+        return num_free - len(chosen) > self._num_kept(task, chosen) and not self._is_held_back(urgency)
 
-        The last place is for a request that has no window; and who listens does not wait for those who can wait.
-        """
-        is_first = not task.windows and all(each.task is not task for each in chosen)
-        is_last_place = len(chosen) == num_free - 1 and self._max_windows > 1
-        is_alike = all(each.task.is_urgent == task.is_urgent for each in chosen)
-        return not task.is_paused and is_alike and (is_first or not is_last_place)
+    def _num_kept(self, task: SpeechTask, chosen: Sequence[_New]) -> int:
+        """Return how many places are not for this request: one is for ends of utterances, one for who has none."""
+        if task.urgency.is_final:
+            return 0
+        has_window = bool(task.windows) or any(each.task is task for each in chosen)
+        is_live = any(each.is_listened_to for each in self._tasks.values())
+        return min(has_window + is_live, self._max_windows - 1)
+
+    def _is_held_back(self, urgency: Urgency) -> bool:
+        """Whether a window would come between the words of a final text, each pass of the encoder being long."""
+        if urgency.is_final or (urgency is Urgency.PATIENT and self._turns.is_patient_due):
+            return False
+        return any(window.goes_first for task in self._tasks.values() for window in task.windows)
 
     def _next_window(self, waiting: Sequence[SpeechTask], reporter: Reporter[SpeechRequest]) -> _New | None:
         for task in self._turns.order(waiting):
             found = self._guarded(task, partial(self._new_window, task), reporter)
             if found is not None:
-                self._turns.take(task)
+                self._turns.take(task, found.hearing.urgency)
                 return found
         return None
 

@@ -162,7 +162,7 @@ class StreamTranscribeRequest(_message.Message):
     def config(self) -> Global___StreamTranscriptionConfig: ...
     @_builtins.property
     def skip(self) -> _duration_pb2.Duration:
-        """Silence of this length instead of audio (a muted microphone): the clock advances."""
+        """Silence of this length, at most an hour, instead of audio (a muted microphone): the clock advances."""
 
     @_builtins.property
     def finalize(self) -> Global___FinalizeUtterance:
@@ -328,14 +328,17 @@ class TranscriptionConfig(_message.Message):
     temperature: _builtins.float
     """Unset: the fallback ladder 0, 0.2 .. 1."""
     beam_size: _builtins.int
+    """Texts followed side by side at temperature 0. Unset, with temperature unset: 2; in MODE_LIVE, or with a temperature: 1, which is greedy."""
     best_of: _builtins.int
     patience: _builtins.float
     length_penalty: _builtins.float
     condition_on_previous_text: _builtins.bool
+    """Tells each window what was said before. Unset: true; in MODE_LIVE false."""
     compression_ratio_threshold: _builtins.float
     avg_logprob_threshold: _builtins.float
     no_speech_threshold: _builtins.float
     voice_activity_filter: _builtins.bool
+    """Passes over what voice detection does not call speech. Unset: true; MODE_LIVE takes no false."""
     max_alternatives: _builtins.int
     @_builtins.property
     def format(self) -> Global___AudioFormat: ...
@@ -349,7 +352,7 @@ class TranscriptionConfig(_message.Message):
 
     @_builtins.property
     def clips(self) -> _containers.RepeatedCompositeFieldContainer[Global___Clip]:
-        """Only these stretches; times in results stay absolute."""
+        """Only these stretches; times in results stay absolute. Not in MODE_LIVE."""
 
     def __init__(
         self,
@@ -716,7 +719,9 @@ class Segment(_message.Message):
     @_builtins.property
     def words(self) -> _containers.RepeatedCompositeFieldContainer[Global___Word]: ...
     @_builtins.property
-    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alternative]: ...
+    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alternative]:
+        """Other texts of the whole window that the segment was heard in; they stand at the window's first segment."""
+
     def __init__(
         self,
         *,

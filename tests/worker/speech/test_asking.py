@@ -87,6 +87,7 @@ def test_a_stream_opens_with_its_config():
     assert asked.options == SpeechOptions(
         path="config.transcription",
         has_words=True,
+        conditions_on_previous=False,
         live=LiveOptions(True, True, 1.0, 1.0),
         time_offset_s=9.0,
         first_segment_id=5,
@@ -115,6 +116,11 @@ def test_a_stream_that_says_nothing_is_a_file():
         (
             {"mode": Config.MODE_LIVE, "transcription": pb.TranscriptionConfig(clips=[pb.Clip()])},
             "config.transcription.clips",
+            UnsupportedOption,
+        ),
+        (
+            {"mode": Config.MODE_LIVE, "transcription": pb.TranscriptionConfig(voice_activity_filter=False)},
+            "config.transcription.voice_activity_filter",
             UnsupportedOption,
         ),
         (
@@ -154,6 +160,7 @@ def test_the_config_and_the_envelope_come_once(fields: dict[str, Any]):
 def test_what_follows_is_audio_silence_and_ends_of_utterances():
     assert message(audio=b"ab") == AudioChunk(b"ab")
     assert message(skip=SECOND) == Skip(1.0)
+    assert message(skip=Duration(seconds=3600)) == Skip(3600.0)
     assert message(LIVE, finalize=pb.FinalizeUtterance()) == Finalize()
 
 
@@ -163,6 +170,7 @@ def test_what_follows_is_audio_silence_and_ends_of_utterances():
         (FILE, {}, "payload", InvalidField),
         (FILE, {"audio": bytes(MAX_CHUNK_BYTES + 1)}, "audio", InvalidField),
         (FILE, {"skip": Duration(seconds=-1)}, "skip", InvalidField),
+        (FILE, {"skip": Duration(seconds=3600, nanos=1)}, "skip", InvalidField),
         (FILE, {"finalize": pb.FinalizeUtterance()}, "finalize", UnsupportedOption),
         (LIVE, {"skip": SECOND}, "skip", UnsupportedOption),
     ],

@@ -12,7 +12,7 @@ import pytest
 from models.whisper.decoding import WindowText, compression_ratio
 from models.whisper.words import Word
 from worker import errors
-from worker.audio.errors import AudioTooLong, AudioUnreadable
+from worker.audio.errors import AudioNotStored, AudioTooLong, AudioUnreadable
 from worker.audio.pcm import Floats
 from worker.errors import AudioUndecodable, InvalidField, WorkerError
 from worker.events import LanguageFound, SegmentEnd, SpeechEvent, SpeechProgress, SpeechSegment
@@ -212,6 +212,16 @@ def test_silence_after_speech_is_silence(whole: LoadedSpeech):
     assert stage.transcriber.usage().speech_s == 0
 
 
+def test_of_separate_channels_the_most_speech_counts(whole: LoadedSpeech):
+    asked = replace(GREEDY, filters_voice=True, separates=True)
+    stage = Stage(whole, Sound.of(noise(5), noise(5)), asked)
+    stage.run()
+    usage = stage.transcriber.usage()
+    assert usage.speech_s == pytest.approx(5, abs=0.1)
+    assert usage.speech_s is not None
+    assert usage.speech_s <= usage.audio_s
+
+
 def test_windows_start_where_speech_does(whole: LoadedSpeech):
     samples = np.concatenate([silence(20), noise(3), silence(40), noise(2), silence(5)])
     stage = heard(whole, samples, replace(GREEDY, filters_voice=True), script=lambda _: (0.0, "hello", 3.3, 3.3))
@@ -324,7 +334,13 @@ def test_next_to_nothing_is_complete(whole: LoadedSpeech, seconds: float):
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"), [(AudioUnreadable("no audio"), AudioUndecodable), (AudioTooLong(5.0), errors.AudioTooLong)]
+    ("error", "kind"),
+    [
+        (AudioUnreadable("no audio"), AudioUndecodable),
+        (AudioTooLong(5.0), errors.AudioTooLong),
+        (AudioNotStored(), errors.AudioNotStored),
+        (RuntimeError("no"), errors.InternalError),
+    ],
 )
 def test_what_is_wrong_with_the_audio_ends_the_request(whole: LoadedSpeech, error: Any, kind: type[WorkerError]):
     sound = Sound.of(noise(1), is_complete=False)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.worker.speech.live_stage import ENGLISH, RATE_HZ, Said, Stage, speech, with_live
 from worker.events import LanguageFound, SegmentEnd, SpeechSegment, VoiceChange
+from worker.speech.fairness import Urgency
 from worker.speech.live_hearing import LiveHearing
 
 SENTENCE = "and mister john dashwood had then leisure to consider how much there might be"
@@ -157,6 +158,13 @@ def test_the_end_of_the_audio_ends_an_utterance() -> None:
     check_rules(stage)
     assert stage.finals[-1].end is SegmentEnd.END_OF_AUDIO
     assert joined(stage) == SENTENCE
+
+
+@pytest.mark.parametrize("num_samples", [8_000, 32_001, 32_255, 32_256, 32_511])
+def test_there_is_no_more_speech_than_audio(num_samples: int) -> None:
+    stage = Stage([Said(" aaaah", 0.0, 9.0)]).play(num_samples / RATE_HZ).finish()
+    usage = stage.transcriber.usage()
+    assert usage.audio_s == usage.speech_s == num_samples / RATE_HZ
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2])
@@ -347,3 +355,20 @@ def test_noise_is_audio_too() -> None:
     stage.recording.append(np.random.default_rng(0).normal(0, 0.05, 5 * RATE_HZ).astype(np.float32))
     stage.work()
     assert segments_of(stage.finish()) == []
+
+
+def test_a_hearing_is_as_urgent_as_the_utterance_is_near_its_end() -> None:
+    urgencies: list[Urgency] = []
+
+    def hears(text: str, hearing: LiveHearing) -> str:
+        urgencies.append(hearing.urgency)
+        return text
+
+    stage = Stage(speech(SENTENCE, 1.0), cost_s=0.05, hears=hears).play(6.65)
+    assert set(urgencies) == {Urgency.SPEAKING}
+    stage.play(0.3)
+    assert urgencies[-1] is Urgency.PAUSING
+    late = Stage(speech(SENTENCE, 1.0), hears=hears)
+    late.recording.append(late._sound_of(0, round(7.6 * RATE_HZ)))
+    late.finish()
+    assert urgencies[-1] is Urgency.OVER

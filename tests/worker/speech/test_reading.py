@@ -13,7 +13,7 @@ from models.whisper.tokenizer import Task
 from worker.audio.pcm import Encoding, PcmFormat
 from worker.errors import FieldError, InvalidField, UnsupportedOption
 from worker.speech.facts import SpeechFacts
-from worker.speech.options import SpeechOptions
+from worker.speech.options import FILE_BEAMS, LiveOptions, SpeechOptions
 from worker.speech.reading import read_config
 
 Config = pb.TranscriptionConfig
@@ -22,13 +22,13 @@ ENGLISH_ONLY = SpeechFacts(("en",), is_multilingual=False, can_translate=False, 
 TURBO = SpeechFacts(LANGUAGES, is_multilingual=True, can_translate=False, max_audio_s=100.0, idle_s=30.0)
 
 
-def read(facts: SpeechFacts = FACTS, **fields: Any) -> SpeechOptions:
-    return read_config(Config(**fields), facts, "config")
+def read(facts: SpeechFacts = FACTS, live: LiveOptions | None = None, **fields: Any) -> SpeechOptions:
+    return read_config(Config(**fields), facts, "config", live)
 
 
-def refused(facts: SpeechFacts = FACTS, **fields: Any) -> FieldError:
+def refused(facts: SpeechFacts = FACTS, live: LiveOptions | None = None, **fields: Any) -> FieldError:
     with pytest.raises(FieldError) as raised:
-        read(facts, **fields)
+        read(facts, live, **fields)
     return raised.value
 
 
@@ -57,7 +57,46 @@ def pcm(**fields: Any) -> pb.AudioFormat:
 
 
 def test_a_config_that_says_nothing_gets_the_defaults():
-    assert read() == SpeechOptions()
+    assert read() == SpeechOptions(num_beams=FILE_BEAMS)
+
+
+def test_what_is_said_live_is_heard_greedily_and_told_nothing_unless_asked():
+    live = LiveOptions()
+    assert read(live=live) == SpeechOptions(live=live, conditions_on_previous=False)
+    asked = read(live=live, condition_on_previous_text=True, beam_size=3, voice_activity_filter=True)
+    assert asked == SpeechOptions(live=live, num_beams=3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_beams"),
+    [
+        ({"temperature": 0.0}, 1),
+        ({"temperature": 0.5}, 1),
+        ({"beam_size": 1}, 1),
+        ({"beam_size": 3}, 3),
+        ({"beam_size": 3, "temperature": 0.0}, 3),
+        ({"best_of": 4}, FILE_BEAMS),
+        ({"patience": 2.0}, FILE_BEAMS),
+        ({"max_alternatives": 1}, FILE_BEAMS),
+    ],
+)
+def test_a_file_is_heard_with_beams_unless_beams_or_a_temperature_are_asked_for(fields: dict[str, Any], num_beams: int):
+    assert read(**fields).num_beams == num_beams
+
+
+@pytest.mark.parametrize(
+    ("fields", "named", "kind"),
+    [
+        ({"voice_activity_filter": False}, "voice_activity_filter", UnsupportedOption),
+        ({"clips": [pb.Clip()]}, "clips", UnsupportedOption),
+        ({"patience": 2.0}, "patience", InvalidField),
+        ({"length_penalty": 0.5}, "length_penalty", InvalidField),
+        ({"max_alternatives": 1}, "max_alternatives", InvalidField),
+    ],
+)
+def test_what_cannot_be_live_is_refused_by_name(fields: dict[str, Any], named: str, kind: type[FieldError]):
+    error = refused(live=LiveOptions(), **fields)
+    assert (type(error), error.field) == (kind, f"config.{named}")
 
 
 def test_everything_that_is_said_is_honoured():
@@ -110,7 +149,7 @@ def test_every_field_changes_something():
         "initial_prompt": {"initial_prompt": "a"},
         "phrases": {"phrases": ["a"]},
         "temperature": {"temperature": 0.5},
-        "beam_size": {"beam_size": 2},
+        "beam_size": {"beam_size": 3},
         "best_of": {"best_of": 2},
         "patience": {"beam_size": 2, "patience": 2.0},
         "length_penalty": {"beam_size": 2, "length_penalty": 0.5},
@@ -158,12 +197,13 @@ def test_a_value_out_of_range_is_refused(field: str, value: float):
     [
         ({"beam_size": 5, "temperature": 0.5}, "beam_size"),
         ({"best_of": 5, "temperature": 0.0}, "best_of"),
-        ({"patience": 1.5}, "patience"),
+        ({"patience": 1.5, "beam_size": 1}, "patience"),
+        ({"patience": 1.5, "temperature": 0.0}, "patience"),
         ({"patience": 0.0, "beam_size": 2}, "patience"),
         ({"patience": 9.0, "beam_size": 2}, "patience"),
-        ({"length_penalty": 0.5}, "length_penalty"),
+        ({"length_penalty": 0.5, "beam_size": 1}, "length_penalty"),
         ({"length_penalty": 1.5, "beam_size": 2}, "length_penalty"),
-        ({"max_alternatives": 1}, "max_alternatives"),
+        ({"max_alternatives": 1, "beam_size": 1}, "max_alternatives"),
         ({"languages": ["xx"]}, "languages[0]"),
         ({"languages": ["en", "tlh"]}, "languages[1]"),
         ({"languages": ["yue"]}, "languages[0]"),

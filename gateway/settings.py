@@ -13,54 +13,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidationInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSettings
 
 from gateway.kv_scheme import KV_SCHEME_FORMS, checked_kv_scheme
 from gateway.merging import merge
+from gateway.section import GIB, MIB, Section, absolute
+from gateway.worker_defaults import WorkerDefaults
 
 PREFIX = "POMONA_"
 SECTION = "__"
 OTHERS = frozenset({"POMONA_SERVER", "POMONA_TOKEN", "POMONA_NATIVE"})  # the client's, and the build's
-MIB = 1024 * 1024
-GIB = 1024 * MIB
 
 
 class SettingsError(Exception):
     """Raised when the settings cannot be read or a value in them is wrong; the text has a line for each."""
 
 
-def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
-
-
 def _kv_scheme(text: str, info: ValidationInfo) -> str:
     return checked_kv_scheme(text, info.data.get("checkpoint"))
-
-
-def _behind_memory(folder: Path | None, info: ValidationInfo) -> Path | None:
-    if folder is not None and info.data.get("prefix_cache_bytes") == 0:
-        raise ValueError("needs prefix_cache_bytes above 0: prompts reach the folder through the cache in memory")
-    return folder
-
-
-class _Section(BaseModel):
-    """A part of the tree: frozen, and strict about its keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 Mark = Annotated[str, Field(min_length=1, max_length=64)]
 
 
-class ModelSettings(_Section):
+class ModelSettings(Section):
     """One model that clients may ask for."""
 
     name: Annotated[str, Field(description="Canonical name, `name` or `organisation/name`. Required.")]
     checkpoint: Annotated[
         Path,
-        AfterValidator(_absolute),
+        AfterValidator(absolute),
         Field(description="Its folder or GGUF file; a relative path starts at the current folder. Required."),
     ]
     aliases: Annotated[tuple[str, ...], Field(description="Other names for it. Default: none.")] = ()
@@ -97,9 +81,13 @@ class ModelSettings(_Section):
         str | None,
         Field(min_length=1, description="How it writes tool calls, by name. Default: what the chat template says."),
     ] = None
+    task: Annotated[
+        Literal["generate", "embed", "rerank"] | None,
+        Field(description="What a text model is for: `generate`, `embed` or `rerank`. Default: what its files say."),
+    ] = None
 
 
-class GrpcSettings(_Section):
+class GrpcSettings(Section):
     """What clients may send, and how connections are kept."""
 
     max_request_bytes: Annotated[
@@ -125,7 +113,7 @@ class GrpcSettings(_Section):
     ] = 20.0
 
 
-class LimitSettings(_Section):
+class LimitSettings(Section):
     """How many requests are taken, and how long each may last."""
 
     max_requests: Annotated[
@@ -174,50 +162,7 @@ class LimitSettings(_Section):
     ] = 30.0
 
 
-class WorkerDefaults(_Section):
-    """What every worker is told."""
-
-    max_queue_requests: Annotated[
-        int, Field(ge=1, le=100_000, description="Requests that wait inside a worker. Default: 64.")
-    ] = 64
-    prefill_chunk_tokens: Annotated[
-        int, Field(ge=16, le=2048, description="Prompt tokens in one step of the fast path, to 2,048. Default: 512.")
-    ] = 512
-    prefill_gap_s: Annotated[
-        float, Field(gt=0, le=60, description="How long prompts hold up running streams, in seconds. Default: 0.25.")
-    ] = 0.25
-    outbox_bytes: Annotated[
-        int, Field(ge=1024, le=256 * MIB, description="What waits for a slow reader, in bytes. Default: 256 KiB.")
-    ] = 256 * 1024
-    slow_reader_s: Annotated[
-        float, Field(gt=0, le=3600, description="How long a reader may stand still, in seconds. Default: 30.")
-    ] = 30.0
-    template_timeout_s: Annotated[
-        float, Field(gt=0, le=600, description="How long a chat template may run, in seconds. Default: 5.")
-    ] = 5.0
-    compute_threads: Annotated[
-        int | None, Field(ge=1, le=1024, description="Threads of the CPU backend. Default: one for each core.")
-    ] = None
-    prefix_cache_bytes: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=1024 * GIB,
-            description="Keys and values kept for later prompts, in bytes; 0: none. Default: 512 MiB.",
-        ),
-    ] = 512 * MIB
-    prefix_cache_folder: Annotated[
-        Annotated[Path, AfterValidator(_absolute)] | None,
-        AfterValidator(_behind_memory),
-        Field(description="Where they outlive a worker; a relative path starts at the current folder. Default: none."),
-    ] = None
-    prefix_cache_folder_bytes: Annotated[
-        int,
-        Field(ge=MIB, le=1024 * GIB, description="What all workers may keep there, in bytes. Default: 8 GiB."),
-    ] = 8 * GIB
-
-
-class SupervisionSettings(_Section):
+class SupervisionSettings(Section):
     """When a worker counts as lost, and how it is started again and stopped."""
 
     handshake_s: Annotated[
@@ -266,7 +211,7 @@ class SupervisionSettings(_Section):
     ] = 5.0
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """What is logged, and how."""
 
     level: Annotated[
@@ -296,6 +241,24 @@ class Settings(BaseSettings):
         bool,
         Field(description="Whether kernels of our own compute on the CPU; false: all is MLX's. Default: true."),
     ] = True
+    allow_mlx_lm: Annotated[
+        bool,
+        Field(
+            description="Whether mlx-lm computes the architectures that are not written here; it is installed with"
+            " `pip install 'pomona[mlx-lm]'`. Default: false."
+        ),
+    ] = False
+    hub_models: Annotated[
+        bool,
+        Field(description="Whether models in the hub's cache are served, by their repositories' names. Default: true."),
+    ] = True
+    allow_pull: Annotated[
+        bool | None,
+        Field(
+            description="Whether callers may download models into the hub's cache and delete them there. Default: true"
+            " where only this machine reaches the server."
+        ),
+    ] = None
     models: Annotated[tuple[ModelSettings, ...], Field(description="The catalogue. Default: no model.")] = ()
     grpc: Annotated[GrpcSettings, Field(description="Messages and connections.")] = GrpcSettings()
     limits: Annotated[LimitSettings, Field(description="Requests.")] = LimitSettings()

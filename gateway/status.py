@@ -165,7 +165,25 @@ def _model(error: errors.ModelNotFound, _reason: str, message: str) -> Message:
     )
 
 
-def _precondition(error: errors.ModelLoadFailed | errors.ModelFailed, reason: str, message: str) -> Message:
+def _repository(error: errors.RepositoryNotFound | errors.RepositoryForbidden, _reason: str, message: str) -> Message:
+    return error_details_pb2.ResourceInfo(
+        resource_type="pomona.v1.Model", resource_name=error.repository, description=message
+    )
+
+
+def _repository_facts(error: errors.RepositoryNotFound | errors.RepositoryForbidden) -> Mapping[str, object]:
+    return {"model": error.repository}
+
+
+def _disk_full(error: errors.DiskFull, reason: str, message: str) -> Message:
+    subject = error.repository
+    violation = error_details_pb2.PreconditionFailure.Violation(type=reason, subject=subject, description=message)
+    return error_details_pb2.PreconditionFailure(violations=[violation])
+
+
+def _precondition(
+    error: errors.ModelLoadFailed | errors.ModelFailed | errors.ModelInUse, reason: str, message: str
+) -> Message:
     violation = error_details_pb2.PreconditionFailure.Violation(type=reason, subject=error.model, description=message)
     return error_details_pb2.PreconditionFailure(violations=[violation])
 
@@ -182,6 +200,7 @@ ROWS: Mapping[type[errors.GatewayError], Row] = {
     errors.DuplicateRequestId: Row(StatusCode.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID", _named("request_id")),
     errors.StreamIdle: Row(StatusCode.ABORTED, "STREAM_IDLE", _named("idle_s")),
     errors.SlowReader: Row(StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER", _waited),
+    errors.ScopeMissing: Row(StatusCode.PERMISSION_DENIED, "SCOPE_MISSING", _named("scope")),
     errors.ModelNotFound: Row(StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", _not_found_facts, _model),
     errors.ModelLoading: Row(StatusCode.UNAVAILABLE, "MODEL_LOADING", _loading_facts, retry_s=2.0, pushback=False),
     errors.ModelLoadFailed: Row(StatusCode.FAILED_PRECONDITION, "MODEL_LOAD_FAILED", _load_facts, _precondition),
@@ -192,12 +211,19 @@ ROWS: Mapping[type[errors.GatewayError], Row] = {
         StatusCode.FAILED_PRECONDITION, "MODEL_FAILED", _named("model", "last_exit"), _precondition
     ),
     errors.ModelUnloading: Row(StatusCode.UNAVAILABLE, "MODEL_UNLOADING", _named("model"), retry_s=1.0),
+    errors.ModelInUse: Row(StatusCode.FAILED_PRECONDITION, "MODEL_IN_USE", _named("model", "use"), _precondition),
     errors.WorkerDied: Row(StatusCode.UNAVAILABLE, "WORKER_DIED", _death_facts, retry_s=1.0, pushback=False),
     errors.WorkerStalled: Row(
         StatusCode.UNAVAILABLE, "WORKER_STALLED", _named("model", "events_sent"), retry_s=1.0, pushback=False
     ),
     errors.WorkerRestarting: Row(StatusCode.UNAVAILABLE, "WORKER_RESTARTING", _named("model")),
     errors.QueueFull: Row(StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _named("scope", "depth"), _quota, retry_s=1.0),
+    errors.RepositoryNotFound: Row(StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", _repository_facts, _repository),
+    errors.RepositoryForbidden: Row(StatusCode.PERMISSION_DENIED, "MODEL_FORBIDDEN", _repository_facts, _repository),
+    errors.HubUnreachable: Row(StatusCode.UNAVAILABLE, "HUB_UNREACHABLE", _named("repository"), retry_s=5.0),
+    errors.DiskFull: Row(
+        StatusCode.FAILED_PRECONDITION, "DISK_FULL", _named("repository", "needed_bytes", "free_bytes"), _disk_full
+    ),
     errors.ServerDraining: Row(StatusCode.UNAVAILABLE, "SERVER_DRAINING", retry_s=1.0),
     errors.CancelledByOperator: Row(StatusCode.CANCELLED, "CANCELLED_BY_OPERATOR", _named("request_id")),
     errors.DeadlineExceeded: Row(StatusCode.DEADLINE_EXCEEDED, ""),

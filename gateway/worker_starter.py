@@ -7,7 +7,7 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.catalogue import Catalogue
+from gateway.catalogue import Catalogue, CatalogueModel
 from gateway.lifecycle import Event
 from gateway.model_status import LoadOptions
 from gateway.process import Command
@@ -52,31 +52,12 @@ class WorkerStarter:
         launch = Launch(
             model=model,
             command=self.command,
-            settings=self._worker_settings(model, options),
+            settings=worker_settings(self.catalogue.resolve(model), options, self.settings),
             sockets=self.sockets,
             vital_limits=self._vital_limits(),
             stop_limits=self._stop_limits(),
         )
         return Supervisor(launch, post, self.log.bind(model=model), time.monotonic)
-
-    def _worker_settings(self, model: str, options: LoadOptions) -> dict[str, Any]:
-        entry = self.catalogue.resolve(model)
-        return {
-            "model": entry.name,
-            "checkpoint": str(entry.checkpoint),
-            "path": entry.path,
-            "context_tokens": options.context_tokens or entry.context_tokens,
-            "max_batch_rows": options.max_batch_rows or entry.max_batch_rows,
-            "kv_scheme": options.kv_scheme or entry.kv_scheme,
-            "kv_bytes": entry.kv_bytes,
-            "reasoning_marks": entry.reasoning_marks,
-            "tool_dialect": entry.tool_dialect,
-            "max_request_bytes": self.settings.grpc.max_request_bytes,
-            "max_response_bytes": self.settings.grpc.max_response_bytes,
-            "log_level": self.settings.logs.level,
-            "cpu_kernels": self.settings.cpu_kernels,
-            **self.settings.worker.model_dump(mode="json"),
-        }
 
     def _vital_limits(self) -> VitalLimits:
         told = self.settings.supervision
@@ -92,3 +73,31 @@ class WorkerStarter:
     def _stop_limits(self) -> StopLimits:
         told = self.settings.supervision
         return StopLimits(shutdown_s=told.stop_grace_s, terminate_s=told.term_s, interrupt_s=told.dump_s)
+
+
+def worker_settings(entry: CatalogueModel, options: LoadOptions, settings: Settings) -> dict[str, Any]:
+    """Return what the worker of a model is told, beside what differs with every start.
+
+    Args:
+        entry: the model.
+        options: chosen for this load; None leaves what is configured.
+        settings: of this server.
+    """
+    return {
+        "model": entry.name,
+        "checkpoint": str(entry.checkpoint),
+        "path": entry.path,
+        "context_tokens": options.context_tokens or entry.context_tokens,
+        "max_batch_rows": options.max_batch_rows or entry.max_batch_rows,
+        "kv_scheme": options.kv_scheme or entry.kv_scheme,
+        "kv_bytes": entry.kv_bytes,
+        "reasoning_marks": entry.reasoning_marks,
+        "tool_dialect": entry.tool_dialect,
+        "task": entry.task,
+        "max_request_bytes": settings.grpc.max_request_bytes,
+        "max_response_bytes": settings.grpc.max_response_bytes,
+        "log_level": settings.logs.level,
+        "cpu_kernels": settings.cpu_kernels,
+        "allow_mlx_lm": settings.allow_mlx_lm,
+        **settings.worker.model_dump(mode="json"),
+    }

@@ -1,6 +1,9 @@
 """Settings that all tests share."""
 
+import os
 import signal
+import tempfile
+from pathlib import Path
 
 from hypothesis import settings
 
@@ -10,3 +13,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A slow machine is no failure: examples have no time limit of their own (each test has one).
 settings.register_profile("pomona", deadline=None, print_blob=True)
 settings.load_profile("pomona")
+
+# Servers under test list the models of the hub's cache: not those of whoever runs the tests.
+os.environ["HF_HUB_CACHE"] = str(Path(tempfile.gettempdir(), "pomona-tests-without-a-cache"))

@@ -25,12 +25,18 @@ OPERATE = "Operating a server"
 
 VERBS: dict[str, Verb] = {
     "serve": Verb("serve", "serve", "Run the server in the foreground.", SERVER),
-    "demo": Verb("demo", "demo", "Serve a small model, ask it one question, and stop again.", SERVER),
+    "demo": Verb("demo", "demo", "Serve two small models, ask one a question, let the other hear a recording.", SERVER),
     "doctor": Verb("doctor", "doctor", "Check what this machine can do, and how fast.", SERVER),
     "chat": Verb("chat", "chat", "Ask a model, once or in a conversation.", TALK),
+    "transcribe": Verb("transcribe", "transcribe", "Turn recordings into text, or speech while it is spoken.", TALK),
+    "embed": Verb("embed", "embed", "Turn texts into vectors.", TALK),
+    "rerank": Verb("embed", "rerank", "Sort documents by how well they answer a query.", TALK),
     "models": Verb("models", "models", "List the models and their states.", TALK),
     "show": Verb("models", "show", "Show all that is known of one model.", TALK),
     "version": Verb("version", "version", "Print the versions of this command and of the server.", TALK),
+    "pull": Verb("pull", "pull", "Download a model from the hub into its cache.", OPERATE),
+    "rm": Verb("remove", "rm", "Remove a downloaded model from the hub's cache.", OPERATE),
+    "fit": Verb("fit", "fit", "Tell what a model would take of memory, and whether it fits.", OPERATE),
     "load": Verb("load", "load", "Load a model, with progress.", OPERATE),
     "unload": Verb("load", "unload", "Unload a model and give its memory back.", OPERATE),
     "requests": Verb("requests", "requests", "List the requests in flight.", OPERATE),
@@ -42,16 +48,25 @@ VERBS: dict[str, Verb] = {
 # What other tools call these verbs.
 MEANT = {
     "ask": "chat",
+    "delete": "rm",
+    "download": "pull",
+    "estimate": "fit",
     "generate": "chat",
     "info": "show",
     "kill": "cancel",
     "list": "models",
     "ls": "models",
+    "memory": "fit",
     "ps": "models --loaded",
+    "refresh": "models --refresh",
+    "remove": "rm",
     "run": "chat",
+    "speech": "transcribe",
     "start": "serve",
     "status": "models",
     "stop": "unload",
+    "subtitles": "transcribe",
+    "whisper": "transcribe",
 }
 
 
@@ -81,7 +96,7 @@ def _listed() -> None:
 def _build() -> typer.Typer:
     built = typer.Typer(
         cls=VerbGroup,
-        help="Serves language models over gRPC from this machine. Start with: [bold]pomona demo[/bold]",
+        help="Serves language and speech models over gRPC from this machine. Start with: [bold]pomona demo[/bold]",
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,

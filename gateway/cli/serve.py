@@ -1,7 +1,9 @@
 """`serve`: the server in the foreground."""
 
 import importlib.util
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +45,10 @@ def serve(
         typer.Option(metavar="NAME=PATH", help="Serve this folder or GGUF file under this name; may repeat."),
     ] = None,
     settings: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file of settings.")] = None,
+    allow_mlx_lm: Annotated[
+        bool | None,
+        typer.Option("--allow-mlx-lm", help="Have mlx-lm compute architectures that Pomona has not."),
+    ] = None,
     log_level: Annotated[LogLevel | None, typer.Option(help="The least that is logged.")] = None,
     log_format: Annotated[LogFormat | None, typer.Option(help="How log lines look.")] = None,
     lifeline_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -63,9 +69,11 @@ def serve(
     if lifeline_fd is not None:
         end_with_parent(lifeline_fd)
     flags = _flags(listen, model or [], {"level": log_level, "format": log_format})
+    if allow_mlx_lm is not None:
+        flags["allow_mlx_lm"] = allow_mlx_lm
     try:
-        tree = load_settings(settings, flags)
-        _run(tree)
+        reload = partial(load_settings, settings, flags)
+        _run(reload(), reload)
     except (SettingsError, ListenError) as error:
         raise UsageError(str(error)) from error
 
@@ -87,8 +95,8 @@ def _model(text: str) -> dict[str, str]:
     return {"name": name, "checkpoint": path}
 
 
-def _run(settings: Settings) -> None:
-    _runner()(serve_clients(settings, _announce))
+def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
+    _runner()(serve_clients(settings, _announce, reload))
 
 
 def _runner() -> Any:

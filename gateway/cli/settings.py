@@ -1,6 +1,8 @@
-"""What the command line sets in its environment for the libraries that it loads."""
+"""What the command line sets in its environment for the libraries that it loads, and what it reads from it."""
 
 import os
+import sys
+from pathlib import Path
 
 
 def quiet_grpc() -> None:
@@ -9,3 +11,11 @@ def quiet_grpc() -> None:
     It says that a server went away, for one, before the verb does. It reads the variable when it is imported.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+
+def cache_folder() -> Path:
+    """Return where files of this user may lie that can be made again; it need not exist."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(named).is_absolute():
+        return Path(named, "pomona")
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "pomona"

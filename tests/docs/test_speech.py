@@ -22,7 +22,7 @@ from tests.support.scripted_server import Fail, ScriptedServer, Step
 from tests.support.served import served
 from tests.support.whisper_base import whisper_base_path
 from worker.speech import asking, reading
-from worker.speech.options import LiveOptions, SpeechOptions
+from worker.speech.options import FILE_BEAMS, LiveOptions, SpeechOptions
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "speech.md").read_text()
@@ -167,7 +167,8 @@ WORKER = WorkerDefaults()
     "words",
     [
         f"| 0, then 0.2 to 1 while a text is not believed | {between('temperature')} |",
-        f"| `beam_size` | `--beam N` | {DEFAULTS.num_beams} | {between('beam_size')}, at temperature 0 |",
+        f"| `beam_size` | `--beam N` | {FILE_BEAMS} where `temperature` is unset too; live and else "
+        f"{DEFAULTS.num_beams}, which is greedy | {between('beam_size')}, at temperature 0 |",
         f"| `best_of` | `--best-of N` | {DEFAULTS.best_of} | {between('best_of')}, above temperature 0 |",
         f"| {DEFAULTS.patience:g} | above 0, up to {reading.RANGES['patience'][1]:g}, with beams |",
         f"| {between('length_penalty')}, with beams or best-of |",
@@ -182,6 +183,7 @@ WORKER = WorkerDefaults()
         f"| {LiveOptions().utterance_end_s} s | {asking.MIN_SILENCE_S} to {asking.MAX_SILENCE_S:g} s, live |",
         f"| {LiveOptions().interim_interval_s} s | {asking.MIN_INTERVAL_S} to {asking.MAX_INTERVAL_S:g} s, live, with",
         f"| the server's: {WORKER.audio_idle_s:g} s | {asking.MIN_IDLE_S} to {asking.MAX_IDLE_S:,.0f} s |",
+        f"stands for silence, up to {asking.MAX_SKIP_S / 3600:g} h a message",
         f"a message over {asking.MAX_CHUNK_BYTES >> 20} MiB is refused",
         f"| a message | {GrpcSettings().max_request_bytes >> 20} MiB |",
         f"| audio of a request | {WORKER.max_audio_s:,.0f} s |",

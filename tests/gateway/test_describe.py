@@ -48,9 +48,16 @@ async def test_the_path_of_the_checkpoint_is_the_last_argument() -> None:
 
 async def test_settings_that_decide_what_the_model_can_do_come_behind_the_path() -> None:
     program = """import json, sys; print(json.dumps({"architecture": "|".join(sys.argv[1:])}))"""
-    model = replace(MODEL, reasoning_marks=("<a>", "</a>"), tool_dialect="glm")
+    model = replace(MODEL, reasoning_marks=("<a>", "</a>"), tool_dialect="glm", task="rerank")
     said = (await describer(program).describe(model)).architecture
-    assert said == '/secret/place/model|{"reasoning_marks": ["<a>", "</a>"], "tool_dialect": "glm"}'
+    told = '{"reasoning_marks": ["<a>", "</a>"], "tool_dialect": "glm", "task": "rerank"}'
+    assert said == f"/secret/place/model|{told}"
+
+
+async def test_what_mlx_lm_may_compute_is_told_where_it_may() -> None:
+    program = """import json, sys; print(json.dumps({"architecture": sys.argv[-1]}))"""
+    allowing = replace(describer(program), allow_mlx_lm=True)
+    assert (await allowing.describe(MODEL)).architecture == '{"allow_mlx_lm": true}'
 
 
 async def test_a_rejected_checkpoint_is_told_with_its_facts() -> None:

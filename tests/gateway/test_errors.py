@@ -22,6 +22,7 @@ GROUPS = {
     errors.LoadError,
     errors.WorkerError,
     errors.CapacityError,
+    errors.PullError,
 }
 MODEL = "org/model"
 SAMPLES: list[GatewayError] = [
@@ -39,10 +40,16 @@ SAMPLES: list[GatewayError] = [
     errors.ModelBackingOff(MODEL, 3, 1.25),
     errors.ModelFailed(MODEL, "SIGKILL"),
     errors.ModelUnloading(MODEL),
+    errors.ModelInUse(MODEL, "loaded"),
     errors.WorkerDied(MODEL, 7, "SIGKILL"),
     errors.WorkerStalled(MODEL, 7),
     errors.WorkerRestarting(MODEL, 2.0),
     errors.QueueFull(MODEL, 64),
+    errors.ScopeMissing("pull", "its setting allow_pull is off"),
+    errors.RepositoryNotFound(MODEL, "the hub has no revision v9 of it"),
+    errors.RepositoryForbidden(MODEL, "it is gated"),
+    errors.HubUnreachable(MODEL, "the hub does not answer"),
+    errors.DiskFull(MODEL, 2_000_000_000, 1_000_000_000),
     errors.ServerDraining(),
     errors.CancelledByOperator("r"),
     errors.DeadlineExceeded(),

@@ -68,6 +68,13 @@ def test_native_kernels_can_be_switched_off_by_a_variable(
     assert load_settings().cpu_kernels is wanted
 
 
+@pytest.mark.parametrize(("said", "wanted"), [("off", False), ("on", True)])
+def test_mlx_lm_is_allowed_by_a_variable(monkeypatch: pytest.MonkeyPatch, said: str, wanted: bool) -> None:
+    assert load_settings().allow_mlx_lm is False
+    monkeypatch.setenv("POMONA_ALLOW_MLX_LM", said)
+    assert load_settings().allow_mlx_lm is wanted
+
+
 def test_flags_win_over_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POMONA_LIMITS__MAX_REQUESTS", "8")
     monkeypatch.setenv("POMONA_LISTEN", "127.0.0.1:1")

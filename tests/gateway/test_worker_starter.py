@@ -8,8 +8,9 @@ from pomona.v1 import model_pb2
 from gateway.catalogue import Catalogue, CatalogueModel
 from gateway.lifecycle import Event, Ready
 from gateway.model_status import LoadOptions
-from gateway.settings import Settings, WorkerDefaults
+from gateway.settings import Settings
 from gateway.sockets import SocketFolder
+from gateway.worker_defaults import WorkerDefaults
 from gateway.worker_starter import WorkerStarter, worker_environment
 from tests.support.scripted import events_in, fake_worker_command, write_script
 from tests.support.waiting import eventually
@@ -45,9 +46,9 @@ async def test_a_worker_is_told_what_the_settings_say(tmp_path: Path) -> None:
     assert (settings["context_tokens"], settings["max_batch_rows"], settings["path"]) == (2048, 3, "reference")
     assert (settings["prefill_chunk_tokens"], settings["outbox_bytes"]) == (512, 256 * 1024)
     assert (settings["max_request_bytes"], settings["log_level"]) == (16 * 1024 * 1024, "info")
-    assert settings["cpu_kernels"] is True
+    assert (settings["cpu_kernels"], settings["allow_mlx_lm"]) == (True, False)
     assert (settings["kv_scheme"], settings["kv_bytes"]) == ("none", None)
-    assert (settings["reasoning_marks"], settings["tool_dialect"]) == (None, None)
+    assert (settings["reasoning_marks"], settings["tool_dialect"], settings["task"]) == (None, None, None)
     assert (settings["prefix_cache_bytes"], settings["prefix_cache_folder_bytes"]) == (512 << 20, 8 << 30)
     assert settings["prefix_cache_folder"] is None
 
@@ -64,11 +65,13 @@ async def test_a_real_worker_understands_every_setting(tmp_path: Path) -> None:
 
     worker = WorkerDefaults(prefix_cache_folder=tmp_path / "prefixes", prefix_cache_bytes=7)
     marks = ("<a>", "</a>")
-    settings = await told(tmp_path, LoadOptions(), worker, kv_scheme="4", reasoning_marks=marks, tool_dialect="hermes")
+    words = {"tool_dialect": "hermes", "task": "embed"}
+    settings = await told(tmp_path, LoadOptions(), worker, kv_scheme="4", reasoning_marks=marks, **words)
     understood = WorkerSettings.from_json(json.dumps(settings).encode())
     assert (understood.model, understood.kv_scheme, understood.prefix_cache_bytes) == ("m", "4", 7)
     assert understood.prefix_cache_folder == str(tmp_path / "prefixes")
     assert (understood.reasoning_marks, understood.tool_dialect) == (["<a>", "</a>"], "hermes")
+    assert understood.task == "embed"
 
 
 def test_a_worker_sees_little_of_the_environment() -> None:

@@ -16,15 +16,15 @@ from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
+from pomona.v1 import embedding_pb2_grpc, generation_pb2_grpc, model_pb2_grpc, server_pb2_grpc, transcription_pb2_grpc
 from pomona.v1 import generation_pb2 as g
-from pomona.v1 import generation_pb2_grpc, model_pb2_grpc, server_pb2_grpc
 
 HOLD_LIMIT_S = 20.0
 
 
 @dataclass
 class Call:
-    """One call that the server got."""
+    """One call that the server got; the request of a client's stream is an iterator."""
 
     method: str
     request: Any
@@ -130,10 +130,15 @@ def answer(*texts: str, reason: g.FinishReason.ValueType = g.FINISH_REASON_EOS) 
 _SERVICES: tuple[tuple[type, Callable[[Any, Any], None]], ...] = (
     (model_pb2_grpc.ModelServiceServicer, model_pb2_grpc.add_ModelServiceServicer_to_server),
     (generation_pb2_grpc.GenerationServiceServicer, generation_pb2_grpc.add_GenerationServiceServicer_to_server),
+    (embedding_pb2_grpc.EmbeddingServiceServicer, embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server),
+    (
+        transcription_pb2_grpc.TranscriptionServiceServicer,
+        transcription_pb2_grpc.add_TranscriptionServiceServicer_to_server,
+    ),
     (server_pb2_grpc.ServerServiceServicer, server_pb2_grpc.add_ServerServiceServicer_to_server),
     (server_pb2_grpc.AdminServiceServicer, server_pb2_grpc.add_AdminServiceServicer_to_server),
 )
-_STREAMS = {"StreamGenerate", "WatchModels", "StreamLogs", "WatchStats", "PullModel"}
+_STREAMS = {"StreamGenerate", "StreamTranscribe", "WatchModels", "StreamLogs", "WatchStats", "PullModel"}
 
 
 def _servicer(server: ScriptedServer, base: type) -> Any:

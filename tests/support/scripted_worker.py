@@ -133,6 +133,7 @@ class ScriptedPool:
     loads: list[tuple[str, LoadOptions | None, bool]] = field(default_factory=list)
     unloads: list[tuple[str, float]] = field(default_factory=list)
     may_load: asyncio.Event = field(default_factory=asyncio.Event)
+    removed: set[str] = field(default_factory=set)
 
     async def acquire(self, model: str, timeout_s: float | None) -> Lease:
         """Return a hold on the first worker that lives."""
@@ -150,7 +151,7 @@ class ScriptedPool:
 
     def state(self, model: str) -> ModelStatus:
         """Return what the test set, or UNLOADED."""
-        return self.statuses.get(model, ModelStatus(model))
+        return self.statuses.get(model, ModelStatus(model, is_removed=model in self.removed))
 
     def set(self, status: ModelStatus) -> None:
         """Change the status of a model and tell the watchers."""
@@ -175,6 +176,23 @@ class ScriptedPool:
         self.unloads.append((model, grace_s))
         self.set(ModelStatus(model))
         return 1234
+
+    def put(self, model: str, configured: Callable[[], LoadOptions]) -> None:
+        """Have a model, and tell the watchers."""
+        self.removed.discard(model)
+        self.set(self.state(model))
+
+    def can_remove(self, model: str) -> bool:
+        """Say whether the test left it unloaded."""
+        return self.state(model).state is ModelState.UNLOADED
+
+    def remove(self, model: str) -> bool:
+        """Forget a model that is unloaded."""
+        if not self.can_remove(model):
+            return False
+        self.removed.add(model)
+        self.set(ModelStatus(model, is_removed=True))
+        return True
 
     async def _changes(self, watcher: "asyncio.Queue[ModelStatus]") -> AsyncIterator[ModelStatus]:
         while True:

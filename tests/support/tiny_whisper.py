@@ -128,17 +128,35 @@ def write_ctranslate2(
     dtype: str = "float32",
     changed: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
-    """Write CTranslate2's layout: model.bin; `changed` takes the place of variables, or joins them."""
+    """Write CTranslate2's layout: model.bin; `changed` takes the place of variables, or joins them.
+
+    Weights are in whole numbers where `dtype` starts with int8 or int16; what stands behind that is the rest's.
+    """
     full = {**SIZES, **(sizes or {})}
-    variables = {
-        name: array.astype(dtype) if array.dtype == np.float32 else array
-        for name, array in _ctranslate2_variables(full, seed).items()
-    }
+    integers, _, rest = dtype.rpartition("_") if "_" in dtype else (dtype, "", "float32")
+    floats = dtype if integers == dtype and not dtype.startswith("int") else rest
+    variables: dict[str, np.ndarray] = {}
+    for name, array in _ctranslate2_variables(full, seed).items():
+        if integers.startswith("int") and name.endswith("weight"):
+            variables[name], variables[f"{name}_scale"] = whole_numbers(array, integers)
+        else:
+            variables[name] = array.astype(floats) if array.dtype == np.float32 else array
     variables |= changed or {}
     config = {"alignment_heads": ALIGNMENT_HEADS, "suppress_ids": [], "suppress_ids_begin": [], "lang_ids": []}
     _start(folder, config, full["n_vocab"])
     (folder / "model.bin").write_bytes(ctranslate2_bytes(variables))
     return folder
+
+
+def whole_numbers(weights: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights as CTranslate2 stores them in int8, a scale for each row, or in int16, one for all."""
+    if dtype == "int16":
+        scale = np.float32(2**10 / np.abs(weights).max())
+        return np.rint(weights * scale).astype(np.int16), np.array(scale)
+    most = np.abs(weights).max(axis=tuple(range(1, weights.ndim)))
+    scales = (127 / np.where(most == 0, 127, most)).astype(np.float32)
+    rows = scales.reshape(-1, *(1 for _ in weights.shape[1:]))
+    return np.rint(weights * rows).astype(np.int8), scales
 
 
 def ctranslate2_bytes(variables: Mapping[str, np.ndarray], specification: str = "WhisperSpec") -> bytes:

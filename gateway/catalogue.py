@@ -38,6 +38,7 @@ class CatalogueModel:
         kv_bytes: of keys and values of all its requests together; None is what its worker finds right.
         reasoning_marks: what opens and closes its reasoning, or `none`; None is what its chat template says.
         tool_dialect: how it writes tool calls; None is what its chat template says.
+        task: what a text model is for; None is what its files say.
     """
 
     name: str
@@ -50,6 +51,7 @@ class CatalogueModel:
     kv_bytes: int | None = None
     reasoning_marks: str | tuple[str, str] | None = None
     tool_dialect: str | None = None
+    task: Literal["generate", "embed", "rerank"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,10 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 class Catalogue:
-    """The models of the settings, looked up by name or alias, never by path.
+    """The models that there are, looked up by name or alias, never by path.
 
-    Descriptions are kept until a file of the checkpoint changes its time or size.
+    Descriptions are kept until a file of the checkpoint changes its time or size. All models change at once, by
+    `replace`; whoever holds one that is gone may still ask for its description.
     """
 
     def __init__(self, models: Iterable[CatalogueModel], describe: Describe) -> None:
@@ -83,14 +86,28 @@ class Catalogue:
         Raises:
             ValueError: two models share a name or alias, or a name is not one that a client could send.
         """
-        self.models = tuple(sorted(models, key=lambda model: model.name))
         self._describe = describe
-        self._by_name: dict[str, CatalogueModel] = {}
         self._known: dict[str, tuple[Stamp, Description]] = {}
-        self._locks = {model.name: asyncio.Lock() for model in self.models}
-        for model in self.models:
+        self._locks: dict[str, asyncio.Lock] = {}
+        self.models: tuple[CatalogueModel, ...] = ()
+        self._by_name: dict[str, CatalogueModel] = {}
+        self.replace(models)
+
+    def replace(self, models: Iterable[CatalogueModel]) -> None:
+        """Hold these models from now on; nothing changes where that fails.
+
+        Raises:
+            ValueError: two of them share a name or alias, or a name is not one that a client could send.
+        """
+        ordered = tuple(sorted(models, key=lambda model: model.name))
+        by_name: dict[str, CatalogueModel] = {}
+        for model in ordered:
             for name in (model.name, *model.aliases):
-                self._add(name, model)
+                _add(by_name, name, model)
+        same = {model.name for model in ordered if self._by_name.get(model.name) == model}
+        self._known = {name: known for name, known in self._known.items() if name in same}
+        self._locks = {model.name: self._locks.get(model.name) or asyncio.Lock() for model in ordered}
+        self.models, self._by_name = ordered, by_name
 
     def resolve(self, name: str) -> CatalogueModel:
         """Return the model that `name` or an alias means.
@@ -105,13 +122,14 @@ class Catalogue:
 
     async def describe(self, model: CatalogueModel) -> Description:
         """Return what the checkpoint of `model` says of itself; reads it once until it changes."""
-        async with self._locks[model.name]:
+        async with self._locks.get(model.name) or asyncio.Lock():
             stamp = await asyncio.to_thread(stamp_of, model.checkpoint)
             known = self._known.get(model.name)
             if known is not None and known[0] == stamp:
                 return known[1]
             description = await self._read(model, stamp)
-            if not isinstance(description.failure, ModelLoadFailed):  # that one tells of this machine at this moment
+            is_lasting = not isinstance(description.failure, ModelLoadFailed)  # that one tells of this moment
+            if is_lasting and self._by_name.get(model.name) == model:
                 self._known[model.name] = (stamp, description)
             return description
 
@@ -135,14 +153,15 @@ class Catalogue:
         except LoadError as error:
             return Description(failure=error)
 
-    def _add(self, name: str, model: CatalogueModel) -> None:
-        if not is_name(name):
-            msg = f"{name!r} is not a model name: letters, digits, '.', '_', '-', and one '/' at most"
-            raise ValueError(msg)
-        if name in self._by_name:
-            msg = f"two models are named {name!r}"
-            raise ValueError(msg)
-        self._by_name[name] = model
+
+def _add(by_name: dict[str, CatalogueModel], name: str, model: CatalogueModel) -> None:
+    if not is_name(name):
+        msg = f"{name!r} is not a model name: letters, digits, '.', '_', '-', and one '/' at most"
+        raise ValueError(msg)
+    if name in by_name:
+        msg = f"two models are named {name!r}"
+        raise ValueError(msg)
+    by_name[name] = model
 
 
 def stamp_of(checkpoint: Path) -> Stamp:

@@ -113,6 +113,7 @@ class ModelStatus:
         options: the load options in effect.
         stats: what its worker's last heartbeat counted; None where there is no worker.
         last_used_s: when its last request ended or began, seconds since 1970.
+        is_removed: whether there is no such model any more.
     """
 
     model: str
@@ -125,6 +126,7 @@ class ModelStatus:
     options: LoadOptions = field(default_factory=LoadOptions)
     stats: server_pb2.ModelStats | None = None
     last_used_s: float | None = None
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,7 +188,7 @@ class WorkerPool(Protocol):
         ...
 
     def state(self, model: str) -> ModelStatus:
-        """Return what is known of `model` now."""
+        """Return what is known of `model` now; of one that was removed, just that."""
         ...
 
     async def load(self, model: str, options: LoadOptions | None, wait: bool) -> ModelStatus:
@@ -202,5 +204,17 @@ class WorkerPool(Protocol):
         ...
 
     def watch(self) -> AsyncIterator[ModelStatus]:
-        """Return every change from now on; changes of one model that wait to be read merge."""
+        """Return every change from now on, removals too; changes of one model that wait to be read merge."""
+        ...
+
+    def put(self, model: str, configured: Callable[[], LoadOptions]) -> None:
+        """Have a model that may be asked for, or tell watchers that what is configured for it changed."""
+        ...
+
+    def can_remove(self, model: str) -> bool:
+        """Say whether no worker has a model, nor is about to."""
+        ...
+
+    def remove(self, model: str) -> bool:
+        """Forget a model where `can_remove` holds, and return whether it is gone; who waits for it is told so."""
         ...

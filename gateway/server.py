@@ -20,14 +20,20 @@ from gateway import health
 from gateway.address import Address, ListenError, parse_address
 from gateway.admission import Admission, AdmissionLimits
 from gateway.back_off import BackOffLimits
-from gateway.catalogue import Catalogue, CatalogueModel, stamp_of
-from gateway.describe import MAX_AT_ONCE, Describer
-from gateway.errors import ServerDraining
+from gateway.catalogue import Catalogue, stamp_of
+from gateway.describe import Describer
+from gateway.errors import ModelNotFound, ServerDraining
+from gateway.estimate import Estimator
 from gateway.exchange import RelayLimits, RelayParts
 from gateway.health import Health
+from gateway.hub.cache import cache_folder
+from gateway.hub.download import PULL_COMMAND, Downloader, pull_command
+from gateway.inventory import Found, Inventory, Sources, configured_options
 from gateway.log_output import LogOutput, library_lines, standard_error
 from gateway.logs import LogRing, make_log
+from gateway.one_shot import MAX_AT_ONCE, OneShot
 from gateway.process import Command
+from gateway.pulls import Pulls
 from gateway.reflection import add_reflection
 from gateway.relay import Relay, methods_of
 from gateway.requests import Requests
@@ -35,9 +41,10 @@ from gateway.services.admin import AdminService, Drained
 from gateway.services.model import ModelService
 from gateway.services.registration import add_service
 from gateway.services.server import ServerService
+from gateway.services.stock import Stock
 from gateway.settings import GrpcSettings, Settings, SettingsError, process_environment
 from gateway.sockets import PARENT, SocketFolder
-from gateway.worker_starter import WorkerStarter, worker_environment
+from gateway.worker_starter import WorkerStarter, worker_environment, worker_settings
 from gateway.workers import Workers
 
 __all__ = ["Gateway", "ListenError", "serve"]
@@ -53,7 +60,9 @@ RELAYED = (
 )
 
 
-async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+async def serve(
+    settings: Settings, announce: Callable[[str], None], reload: Callable[[], Settings] | None = None
+) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP, let running requests finish, and return when every worker is gone.
 
     A SIGHUP that is ignored already, as nohup has it, stays ignored.
@@ -61,12 +70,13 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     Args:
         settings: all of them.
         announce: is called once with the address, as soon as RPCs are accepted.
+        reload: reads the settings again when the catalogue is refreshed; None: they stay as they are.
 
     Raises:
         ListenError: the server cannot listen where it was told to.
         SettingsError: two models share a name, or a name is none that a client could send.
     """
-    gateway = Gateway(settings)
+    gateway = Gateway(settings, reload=reload)
     stops = _Stops()
     loop = asyncio.get_running_loop()
     is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -87,12 +97,18 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
 class Gateway:
     """All parts of one server, put together. Lives on one event loop."""
 
-    def __init__(self, settings: Settings, worker_command: tuple[str, ...] = WORKER_COMMAND) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        worker_command: tuple[str, ...] = WORKER_COMMAND,
+        reload: Callable[[], Settings] | None = None,
+    ) -> None:
         """Build everything; nothing runs or listens yet.
 
         Args:
             settings: all of them.
             worker_command: the program of workers with its first arguments.
+            reload: reads the settings again when the catalogue is refreshed; None: they stay as they are.
 
         Raises:
             ListenError: the address is not one that this server may listen at, or workers have no place to listen.
@@ -104,7 +120,10 @@ class Gateway:
         self._output = LogOutput(standard_error(), settings.logs.format)
         self.log = make_log(self._ring, settings.logs.level, settings.logs.format, self._output)
         self._command = Command(worker_command, worker_environment(process_environment()))
-        self._catalogue = _catalogue(settings, self._command, self.log)
+        self._cache = cache_folder(process_environment())
+        sources = Sources(settings, self._cache, reload or (lambda: settings))
+        found = _found(sources)
+        self._catalogue = _catalogue(settings, found, self._command, self.log)
         limits = settings.limits
         self._admission = Admission(
             AdmissionLimits(
@@ -118,12 +137,14 @@ class Gateway:
         self._requests = Requests()
         self._sockets = _socket_folder()
         self._workers = _workers(settings, self._catalogue, self._sockets, self._command, self.log)
+        self._inventory = Inventory(found, sources, self._catalogue, self._workers, self.log)
+        self._pulls = Pulls(self._downloader().run, partial(self._inventory.refresh, with_settings=False))
         self._server = grpc.aio.server(options=_options(settings.grpc))
         self._services = self._add_services()
         self._health = Health(self._services, self._catalogue, self._workers)
         add_service(self._server, health.SERVICE, self._health, self.log)
         add_reflection(self._server, (*self._services, health.SERVICE.full_name), self.log)
-        self._follower: asyncio.Task[None] | None = None
+        self._followers: list[asyncio.Task[None]] = []
         self._is_bound = False
 
     async def start(self) -> str:
@@ -135,7 +156,8 @@ class Gateway:
         address = self._address.bind(self._server)
         self._is_bound = True
         await self._workers.start()
-        self._follower = asyncio.create_task(self._health.follow(), name="health")
+        for name, follow in (("health", self._health.follow), ("inventory", self._inventory.follow)):
+            self._followers.append(asyncio.create_task(follow(), name=name))
         await self._server.start()
         for model in self._catalogue.models:
             if not model.checkpoint.exists():
@@ -174,13 +196,15 @@ class Gateway:
         """Stop every worker, sooner once `hurry` is set, then the server, and leave no socket behind."""
         hurrying = asyncio.create_task(self._hurry(hurry or asyncio.Event()))
         try:
+            await self._pulls.close()
             await self._workers.stop(0.0)
         finally:
             hurrying.cancel()
         await self._server.stop(None)
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.wait([self._follower])
+        for follower in self._followers:
+            follower.cancel()
+        if self._followers:
+            await asyncio.wait(self._followers)
         if self._is_bound:
             self._address.release()
         self._sockets.close()
@@ -203,7 +227,9 @@ class Gateway:
             log=self.log,
         )
         self._server.add_generic_rpc_handlers((Relay(methods_of(*RELAYED), parts),))
-        models = ModelService(self._catalogue, self._workers, self._admission, limits.unload_grace_s)
+        models = ModelService(
+            self._catalogue, self._workers, self._admission, limits.unload_grace_s, self._estimator(), self._stock()
+        )
         admin = AdminService(self._catalogue, self._requests, self._ring, self.drain, limits.drain_grace_s, self.log)
         identity = ServerService(
             secrets.token_hex(6),
@@ -221,6 +247,25 @@ class Gateway:
         for service, methods in own:
             add_service(self._server, service, methods, self.log)
         return tuple(service.full_name for service in (*RELAYED, *(service for service, _ in own)))
+
+    def _stock(self) -> Stock:
+        refusal = _pull_refusal(self.settings)
+        return Stock(
+            self._catalogue, self._workers, self._admission, self._inventory, self._pulls, self._cache, refusal
+        )
+
+    def _downloader(self) -> Downloader:
+        return Downloader(pull_command(process_environment(), self._cache, PULL_COMMAND), self.log)
+
+    def _estimator(self) -> Estimator:
+        command = Command((*self._command.argv, "fit"), self._command.environment)
+        one_shot = OneShot(command, self.settings.limits.describe_s, self.log, asyncio.Semaphore(MAX_AT_ONCE))
+        return Estimator(
+            self._catalogue,
+            self._workers,
+            one_shot,
+            lambda model, options: worker_settings(model, options, self.settings),
+        )
 
 
 @dataclass(slots=True)
@@ -247,16 +292,30 @@ def _socket_folder() -> SocketFolder:
         raise ListenError(f"{PARENT}: no folder for the workers' sockets can be made: {error.strerror}") from error
 
 
-def _catalogue(settings: Settings, command: Command, log: FilteringBoundLogger) -> Catalogue:
+def _found(sources: Sources) -> Found:
+    try:
+        return sources.find()
+    except ValueError as error:
+        raise SettingsError(f"models: {error}") from error
+
+
+def _pull_refusal(settings: Settings) -> str:
+    """Return why callers may not pull; empty where they may. Nobody but this machine reaches any address so far."""
+    if settings.allow_pull is False:
+        return "this server's setting allow_pull is off"
+    return "" if settings.hub_models else "this server's setting hub_models is off, so nothing pulled would be served"
+
+
+def _catalogue(settings: Settings, found: Found, command: Command, log: FilteringBoundLogger) -> Catalogue:
     describer = Describer(
         Command((*command.argv, "describe"), command.environment),
         settings.limits.describe_s,
         log,
         asyncio.Semaphore(MAX_AT_ONCE),
+        settings.allow_mlx_lm,
     )
-    models = (CatalogueModel(**one.model_dump()) for one in settings.models)
     try:
-        return Catalogue(models, describer.describe)
+        return Catalogue(found.models.values(), describer.describe)
     except ValueError as error:
         raise SettingsError(f"models: {error}") from error
 
@@ -273,12 +332,20 @@ def _workers(
     )
     starter = WorkerStarter(catalogue, settings, sockets, command, log)
     return Workers(
-        {model.name: partial(catalogue.configured, model) for model in catalogue.models},
+        {model.name: partial(configured_options, catalogue, model.name) for model in catalogue.models},
         starter.start,
-        lambda name: stamp_of(catalogue.resolve(name).checkpoint),
+        partial(_stamp, catalogue),
         limits,
         log,
     )
+
+
+def _stamp(catalogue: Catalogue, name: str) -> object:
+    """Return what changes with a model's checkpoint; nothing of a model that is gone meanwhile."""
+    try:
+        return stamp_of(catalogue.resolve(name).checkpoint)
+    except ModelNotFound:
+        return ()
 
 
 def _options(settings: GrpcSettings) -> tuple[tuple[str, int], ...]:

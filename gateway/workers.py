@@ -45,6 +45,8 @@ INCIDENT_S = 3.0  # Workers that die within this time of a first one are taken t
 S = ModelState
 # What an operator who reads warnings only must see.
 TROUBLE = {S.DEGRADED: logging.WARNING, S.BACKING_OFF: logging.WARNING, S.FAILED: logging.ERROR}
+# In these a model has no worker and gets none by itself, or gives up to get one.
+AT_REST = frozenset({S.UNLOADED, S.FAILED, S.BACKING_OFF})
 Start = Callable[[str, LoadOptions, Callable[[Event], None]], Supervisor]
 """Starts a worker for a model with these options; its events go to the given function."""
 Configured = Callable[[], LoadOptions]
@@ -92,7 +94,8 @@ class Workers:
         self._log = log
         self._chances = chances or Chances()
         self._queue: asyncio.Queue[tuple[Keeper, Event, asyncio.Future[None] | None]] = asyncio.Queue()
-        self._keepers = {model: self._keep(model, told, limits) for model, told in models.items()}
+        self._limits = limits
+        self._keepers = {model: self._keep(model, told) for model, told in models.items()}
         self._changes = Changes(self.state)
         self._incident = ("", float("-inf"))  # the model that crashed first in it, and when
         self._is_stopping = False
@@ -141,12 +144,9 @@ class Workers:
         return keeper.lease(await self._routable(keeper, limit_s))
 
     def state(self, model: str) -> ModelStatus:
-        """Return what is known of `model` now.
-
-        Raises:
-            ModelNotFound: there is no such model.
-        """
-        return self._keeper(model).status()
+        """Return what is known of `model` now; of one that was removed, just that."""
+        keeper = self._keepers.get(model)
+        return keeper.status() if keeper is not None else ModelStatus(model, is_removed=True)
 
     def instance(self, model: str) -> Instance | None:
         """Return the worker that may be called now, without a hold on it, or None where there is none."""
@@ -185,16 +185,38 @@ class Workers:
         return supervisor.freed_bytes
 
     def watch(self) -> Watch:
-        """Return every change from now on; changes of one model that wait to be read merge."""
+        """Return every change from now on, removals too; changes of one model that wait to be read merge."""
         return self._changes.watch()
 
-    def _keep(self, model: str, configured: Configured, limits: BackOffLimits) -> Keeper:
+    def put(self, model: str, configured: Configured) -> None:
+        """Have a model that may be asked for, or tell watchers that what is configured for it changed."""
+        if model not in self._keepers:
+            self._keepers[model] = self._keep(model, configured)
+        self._changes.tell(model)
+
+    def can_remove(self, model: str) -> bool:
+        """Say whether no worker has a model, nor is about to."""
+        keeper = self._keepers.get(model)
+        return keeper is None or (keeper.supervisor is None and keeper.life.state in AT_REST)
+
+    def remove(self, model: str) -> bool:
+        """Forget a model where `can_remove` holds, and return whether it is gone; who waits for it is told so."""
+        if not self.can_remove(model):
+            return False
+        keeper = self._keepers.pop(model, None)
+        if keeper is not None:
+            keeper.cancel_timer()
+            keeper.wake()
+            self._changes.tell(model)
+        return True
+
+    def _keep(self, model: str, configured: Configured) -> Keeper:
         def changed(old: ModelState, new: ModelState) -> None:
             how = {"last_exit": life.last_exit} if new in TROUBLE and life.last_exit else {}
             level = TROUBLE.get(new, logging.INFO)
             self._log.log(level, "model changed", model=model, old=old.name, new=new.name, **how)
 
-        life = Lifecycle(model, BackOff(limits, self._chances.dice), self._chances.now, changed, configured)
+        life = Lifecycle(model, BackOff(self._limits, self._chances.dice), self._chances.now, changed, configured)
         return Keeper(life, lambda keeper: self._post(keeper, Idle()), self._chances.now)
 
     def _keeper(self, model: str) -> Keeper:
@@ -216,6 +238,7 @@ class Workers:
             left_s = until_s - self._chances.now()
             if self._is_stopping:
                 raise ServerDraining
+            self._keeper(keeper.model)
             if left_s <= 0 or keeper.is_hopeless(left_s):
                 raise keeper.refusal()
             with contextlib.suppress(TimeoutError):
@@ -256,6 +279,8 @@ class Workers:
                 applied.set_result(None)
 
     def _apply(self, keeper: Keeper, event: Event) -> None:
+        if self._keepers.get(keeper.model) is not keeper:
+            return  # the model was removed while the event waited
         if isinstance(event, Exited):
             event = self._ended(keeper, event)
         old = keeper.life.state

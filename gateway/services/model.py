@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ from pomona.v1 import model_pb2
 
 from gateway.admission import Admission
 from gateway.catalogue import Catalogue, CatalogueModel, is_name
-from gateway.errors import InvalidField, MalformedRequest, Violation
+from gateway.errors import InvalidField, MalformedRequest, ModelNotFound, Violation
+from gateway.estimate import Estimator
 from gateway.kv_scheme import checked_kv_scheme
 from gateway.model_status import LoadOptions, ModelState, ModelStatus, WorkerPool
+from gateway.services.stock import Stock
 from gateway.services.strict import check_range, refuse_set
 from gateway.services.views import seconds_of, view_of
 
@@ -36,12 +39,16 @@ class ModelService:
         workers: who loads them.
         admission: says whether the server still takes work.
         unload_grace_s: what UnloadModel grants running requests where the caller does not say.
+        estimator: says what models take.
+        stock: changes which models there are.
     """
 
     catalogue: Catalogue
     workers: WorkerPool
     admission: Admission
     unload_grace_s: float
+    estimator: Estimator
+    stock: Stock
 
     async def ListModels(self, request: model_pb2.ListModelsRequest) -> model_pb2.ListModelsResponse:  # noqa: N802
         """Return a page of the models, by name."""
@@ -65,25 +72,42 @@ class ModelService:
         self, request: model_pb2.WatchModelsRequest
     ) -> AsyncIterator[model_pb2.WatchModelsResponse]:
         """Yield every model as it is, the end of that snapshot, then each change."""
-        models = [self._resolve(name) for name in request.models] or list(self.catalogue.models)
-        wanted = {model.name: model for model in models}
+        named = {self._resolve(name).name for name in request.models}
         changes = self.workers.watch()
         number = 0
-        for model in wanted.values():
-            yield model_pb2.WatchModelsResponse(event_number=number, updated=await self._view(model))
-            number += 1
+        for model in self.catalogue.models:
+            if not named or model.name in named:
+                yield model_pb2.WatchModelsResponse(event_number=number, updated=await self._view(model))
+                number += 1
         yield model_pb2.WatchModelsResponse(event_number=number, snapshot_complete=model_pb2.SnapshotComplete())
         async for status in changes:
-            if status.model in wanted:
+            if not named or status.model in named:
                 number += 1
-                view = await view_of(wanted[status.model], status, self.catalogue)
-                yield model_pb2.WatchModelsResponse(event_number=number, updated=view)
+                yield await self._change(number, status)
+
+    async def _change(self, number: int, status: ModelStatus) -> model_pb2.WatchModelsResponse:
+        """Return the event that tells of a change: the model as it is now, or that it is gone."""
+        try:
+            model = self.catalogue.resolve(status.model)
+        except ModelNotFound:
+            return model_pb2.WatchModelsResponse(event_number=number, removed_model=status.model)
+        view = await view_of(model, status, self.catalogue)
+        return model_pb2.WatchModelsResponse(event_number=number, updated=view)
+
+    async def EstimateModel(  # noqa: N802
+        self, request: model_pb2.EstimateModelRequest
+    ) -> model_pb2.EstimateModelResponse:
+        """Return what loading a model would take; it loads nothing."""
+        model = self._resolve(request.model)
+        options = _options(request.options, model)
+        await self._check_context(model, options)
+        return await self.estimator.estimate(model, options)
 
     async def LoadModel(self, request: model_pb2.LoadModelRequest) -> model_pb2.LoadModelResponse:  # noqa: N802
         """Load a model, or join its load; a caller that goes away does not end it."""
         refuse_set(request, *NOT_BUILT_FIELDS)
         model = self._resolve(request.model)
-        options = _options(request, model) if request.HasField("options") else None
+        options = _options(request.options, model) if request.HasField("options") else None
         await self._check_context(model, options)
         self.admission.check_open()
         status = await self.workers.load(model.name, options, wait=not request.return_immediately)
@@ -96,6 +120,25 @@ class ModelService:
         check_range("grace", grace_s, 0, MAX_GRACE_S)
         freed_bytes = await self.workers.unload(model.name, grace_s)
         return model_pb2.UnloadModelResponse(model=await self._view(model), freed_bytes=freed_bytes)
+
+    async def PullModel(  # noqa: N802
+        self, request: model_pb2.PullModelRequest
+    ) -> AsyncIterator[model_pb2.PullModelResponse]:
+        """Yield how far a download is; it stops when the last caller who wants it goes."""
+        async with aclosing(self.stock.pull(request)) as responses:
+            async for response in responses:
+                yield response
+
+    async def DeleteModel(self, request: model_pb2.DeleteModelRequest) -> model_pb2.DeleteModelResponse:  # noqa: N802
+        """Remove a downloaded model that no worker has."""
+        return await self.stock.delete(self._resolve(request.model))
+
+    async def RefreshCatalogue(  # noqa: N802
+        self,
+        request: model_pb2.RefreshCatalogueRequest,  # noqa: ARG002 - it has no fields
+    ) -> model_pb2.RefreshCatalogueResponse:
+        """Read settings and cache again, and return what changed."""
+        return await self.stock.refresh()
 
     async def _check_context(self, model: CatalogueModel, options: LoadOptions | None) -> None:
         """Refuse a context that the checkpoint does not have, rather than cut it down."""
@@ -124,15 +167,15 @@ class ModelService:
         return list(await asyncio.gather(*(self._view(model) for model in models)))
 
 
-def _options(request: model_pb2.LoadModelRequest, model: CatalogueModel) -> LoadOptions:
-    refuse_set(request.options, *NOT_BUILT_OPTIONS, prefix="options.")
+def _options(asked: model_pb2.LoadOptions, model: CatalogueModel) -> LoadOptions:
+    refuse_set(asked, *NOT_BUILT_OPTIONS, prefix="options.")
     limits: dict[str, int] = {"context_tokens": MAX_CONTEXT_TOKENS, "max_batch_rows": MAX_BATCH_ROWS}
     given: dict[str, Any] = {}
     for name, most in limits.items():
-        if request.options.HasField(name):  # pyright: ignore[reportArgumentType] - a literal for its stub
-            given[name] = getattr(request.options, name)
+        if asked.HasField(name):  # pyright: ignore[reportArgumentType] - a literal for its stub
+            given[name] = getattr(asked, name)
             check_range(f"options.{name}", given[name], 1, most)
-    return LoadOptions(**given, kv_scheme=_kv_scheme(request.options.kv_scheme, model))
+    return LoadOptions(**given, kv_scheme=_kv_scheme(asked.kv_scheme, model))
 
 
 def _kv_scheme(text: str, model: CatalogueModel) -> str | None:

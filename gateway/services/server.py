@@ -61,7 +61,7 @@ class ServerService:
         """Return what the workers of the named models count, or of all; only those that have a worker are there."""
         asked = {self.catalogue.resolve(name).name for name in request.models}
         names = [model.name for model in self.catalogue.models if not asked or model.name in asked]
-        stats = (self._model_stats(name) for name in names)
+        stats = [self._model_stats(name) for name in names]
         return server_pb2.GetStatsResponse(
             server=await self._server_stats(), models=[one for one in stats if one is not None]
         )

@@ -169,13 +169,6 @@ async def test_a_watch_of_some_models_is_silent_about_the_others(tmp_path: Path)
         call.cancel()
 
 
-@pytest.mark.parametrize("method", ["EstimateModel", "PullModel", "DeleteModel", "RefreshCatalogue"])
-async def test_a_method_that_is_not_built_is_unimplemented(tmp_path: Path, method: str) -> None:
-    async with control_plane(tmp_path) as plane:
-        failure = await failure_of(plane.channel.unary_unary(f"/pomona.v1.ModelService/{method}")(b"", timeout=10))
-    assert failure.code is grpc.StatusCode.UNIMPLEMENTED
-
-
 @pytest.mark.parametrize(
     ("body", "field"),
     [(b"\x0a\x07model-a\xf8\x07\x01", "127"), (b"\x0a\x07model-a\x12\x03\xf8\x07\x01", "options.127")],

@@ -319,7 +319,7 @@ def test_a_later_utterance_that_is_clearly_in_another_language_is_heard_in_that(
 
 
 def test_silence_that_is_skipped_moves_the_clock_and_costs_nothing() -> None:
-    stage = Stage(FIRST).play(9)
+    stage = Stage([*FIRST]).play(9)
     stage.recording.skip(3600 * RATE_HZ)
     later_s = stage.now_s + 1
     stage.script += speech("he was not ill", later_s)

@@ -366,15 +366,15 @@ def test_a_final_is_heard_next_and_nothing_is_heard_until_it_is_written(speech: 
     assert len(house.heard) == num_before + 2
 
 
-@pytest.mark.parametrize("max_new_windows", [1, 2])
-def test_a_final_shares_its_pass_with_no_interim(speech: LoadedSpeech, max_new_windows: int):
-    house = Playhouse(speech, max_new_windows=max_new_windows)
+@pytest.mark.parametrize("finals", ["x", "xy"])
+def test_a_final_shares_its_pass_with_finals_alone(speech: LoadedSpeech, finals: str):
+    house = Playhouse(speech, max_new_windows=2)
     for key in "abc":
         house.admit(key, [Urgency.SPEAKING] * 5)
-    for key in "xy":
+    for key in finals:
         house.admit(key, [Urgency.OVER])
     house.driven.tick_once()
-    assert house.heard == ["xO", "yO"][:max_new_windows]
+    assert house.heard == [f"{key}O" for key in finals]
 
 
 @pytest.mark.parametrize("max_windows", [2, 4])

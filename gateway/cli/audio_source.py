@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.cli.failures import UsageError
+from gateway.cli.failures import CliError
 
 STANDARD_INPUT = Path("-")
 
 
-class UnreadableAudio(UsageError):
+class UnreadableAudio(CliError):
     """Raised when there is nothing to read; its text goes behind the name of the file."""
+
+    code = "INVALID_ARGUMENT"
+    reason = "AUDIO_UNREADABLE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from pomona.v1 import generation_pb2, model_pb2
@@ -21,7 +22,8 @@ from gateway.process import Command, run_once
 
 PROMPT = "Count from one to forty in words."
 MAX_TOKENS = 48
-LOAD_LIMIT_S = 120.0
+# Of the load, and of the answer.
+CALL_LIMIT_S = 120.0
 WRITE_LIMIT_S = 60.0
 ORPHAN_LIMIT_S = 5.0
 # What the design promises: no worker outlives its server by more.
@@ -41,7 +43,10 @@ def check_server(environment: Mapping[str, str]) -> Iterator[Finding]:
             name, checkpoint = "a random model", _write_checkpoint(Path(folder), environment)
         arguments = ("--listen", "127.0.0.1:0", "--log-level", "error", "--model", f"{MODEL}={checkpoint}")
         try:
-            with own_server(arguments, environment) as server, connect(ServerOptions(server=server.address)) as link:
+            with ExitStack() as stack:
+                server = stack.enter_context(own_server(arguments, environment))
+                options = ServerOptions(server=server.address, timeout=CALL_LIMIT_S)
+                link = stack.enter_context(connect(options))
                 begin = time.monotonic()
                 model = load_with_progress(link, model_pb2.LoadModelRequest(model=MODEL))
                 loaded_s = time.monotonic() - begin

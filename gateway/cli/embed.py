@@ -111,7 +111,7 @@ def embed(
                     rows.append((_shown(given[index]), f"{each.token_count}{'+' * each.truncated}", _first(vector)))
     if not as_json:
         output.table(("TEXT", "TOKENS", "VECTOR"), rows)
-    output.notice(f"{len(given)} texts, {num_tokens} tokens")
+    output.notice(f"{output.counted(len(given), 'text')}, {output.counted(num_tokens, 'token')}")
 
 
 @verb
@@ -157,7 +157,7 @@ def rerank(
         output.table(
             ("SCORE", "NUMBER", "DOCUMENT"), [(f"{score:.4f}", f"{n}", _shown(text)) for n, score, text in ranked]
         )
-    output.notice(f"{len(given)} documents, {response.usage.prompt_tokens} tokens")
+    output.notice(f"{output.counted(len(given), 'document')}, {output.counted(response.usage.prompt_tokens, 'token')}")
 
 
 def _given(texts: Sequence[str] | None, name: str) -> list[str]:

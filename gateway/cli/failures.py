@@ -18,6 +18,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from gateway.cli.flags import flag_of, told_by_flag
 from gateway.cli.suggestions import closest_first, suggestion
 
 # How gRPC's own texts begin where there is no connection, and what they say where nothing listens.
@@ -117,9 +118,12 @@ class StatusFacts:
     retry_delay_s: float | None = None
 
     def line(self) -> str:
-        """Tell it in one line: code, reason, message, fields, incident, when to try again."""
-        parts = [f"{self.code} {self.reason}".rstrip() + ":", " ".join(self.message.split()) or "(no message)"]
-        parts += [f"[{name}: {text}]" for name, text in self.violations if text not in self.message]
+        """Tell it in one line: code, reason, message, fields by their options, incident, when to try again."""
+        message = self.message
+        for path in dict.fromkeys([self.metadata.get("field", ""), *(name for name, _ in self.violations)]):
+            message = told_by_flag(message, path)
+        parts = [f"{self.code} {self.reason}".rstrip() + ":", " ".join(message.split()) or "(no message)"]
+        parts += [f"[{flag_of(name)}: {text}]" for name, text in self.violations if text not in self.message]
         if "incident" in self.metadata:
             parts.append(f"(incident {self.metadata['incident']})")
         if self.retry_delay_s is not None:

@@ -1,22 +1,25 @@
-"""What options give, checked as far as a field of a request can hold it; whether it makes sense is for the server."""
+"""What options give, checked as far as a field of a request can hold it, or the contract tells."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.cli.failures import UsageError
 
 INT32_MAX, UINT32_MAX, UINT64_MAX = 2**31 - 1, 2**32 - 1, 2**64 - 1
+Number = TypeVar("Number", int, float)
 
 
-def checked(option: str, value: int, most: int = UINT32_MAX) -> int:
+def checked(option: str, value: Number, most: float = UINT32_MAX, least: float = 0, *, is_open: bool = False) -> Number:
     """Return `value` where its field can hold it.
 
     Raises:
-        UsageError: it is below 0 or above `most`.
+        UsageError: it is above `most`, below `least`, or, with `is_open`, `least` itself.
     """
-    if not 0 <= value <= most:
-        raise UsageError(f"{option}: not within 0 to {most}")
+    # Written so that a NaN is outside.
+    if not least <= value <= most or (is_open and value == least):
+        bounds = f"above {least}, at most {most}" if is_open else f"within {least} to {most}"
+        raise UsageError(f"{option}: not {bounds}")
     return value
 
 

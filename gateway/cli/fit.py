@@ -1,9 +1,6 @@
 """`fit`: what a model takes of memory, and whether this machine has it, before anything is loaded."""
 
 import asyncio
-import importlib.util
-import io
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,21 +12,16 @@ from gateway.cli import fit_table, output
 from gateway.cli.connection import ServerOptions, connect
 from gateway.cli.failures import ServerError, SetupError, UsageError
 from gateway.cli.gateway_failure import told
+from gateway.cli.load import KvScheme
+from gateway.cli.own_worker import has_worker, quiet_log, worker_command
 from gateway.cli.verb import JsonFlag, verb
 from gateway.errors import GatewayError
 from gateway.estimate import add_room, told_settings
 from gateway.kv_scheme import checked_kv_scheme
-from gateway.logs import LogRing, make_log
 from gateway.memory import machine_memory
 from gateway.one_shot import OneShot
-from gateway.process import Command
-from gateway.settings import process_environment
-from gateway.worker_starter import worker_environment
 
 LIMIT_S = 60.0
-FIT_COMMAND = (sys.executable, "-P", "-m", "worker", "fit")
-# What a worker reads tokenizers with, and a gateway alone does without.
-WORKER_PACKAGE = "tokenizers"
 
 
 @verb
@@ -44,14 +36,7 @@ def fit(
         int | None,
         typer.Option("--rows", "--max-batch-rows", min=1, max=256, metavar="N", help="Requests that run side by side."),
     ] = None,
-    kv_scheme: Annotated[
-        str,
-        typer.Option(
-            metavar="SCHEME",
-            help="none, 8, 4, config, or turbo:k<2,4,5,8>v<2,3,4,5,8>; turbo is turbo:k8v3."
-            " Then :g<32,64,128> behind 8 and 4, and :s<start>, as in 4:g32:s512.",
-        ),
-    ] = "",
+    kv_scheme: KvScheme = "",
     server: ServerOptions,
     as_json: JsonFlag = False,
 ) -> None:
@@ -110,7 +95,7 @@ def _here(text: str, options: model_pb2.LoadOptions) -> model_pb2.EstimateModelR
         ServerError: it cannot be read, as a server would say it.
     """
     path = Path(text).expanduser().absolute()
-    if importlib.util.find_spec(WORKER_PACKAGE) is None:
+    if not has_worker():
         raise SetupError("this install has no worker to read it: pip install 'pomona[worker]'")
     settings = {
         "context_tokens": options.context_tokens or None,
@@ -130,9 +115,7 @@ def _here(text: str, options: model_pb2.LoadOptions) -> model_pb2.EstimateModelR
 
 
 async def _ask(path: Path, settings: dict[str, object]) -> model_pb2.EstimateModelResponse:
-    command = Command(FIT_COMMAND, worker_environment(process_environment()))
-    log = make_log(LogRing(1), "error", "console", io.StringIO())
-    one_shot = OneShot(command, LIMIT_S, log, asyncio.Semaphore(1))
+    one_shot = OneShot(worker_command("fit"), LIMIT_S, quiet_log(), asyncio.Semaphore(1))
     return await one_shot.ask(path.name, path, settings, model_pb2.EstimateModelResponse())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pomona.v1 import model_pb2
 
-from gateway.cli.output import bytes_text
+from gateway.cli.output import bytes_text, counted
 
 HEADERS = ("PART", "MEMORY", "WHAT")
 
@@ -46,7 +46,7 @@ def verdict(response: model_pb2.EstimateModelResponse) -> Iterator[str]:
         yield from _advice(response)
         return
     if response.largest_context_tokens:
-        rows_text = _counted(response.options.max_batch_rows, "row")
+        rows_text = counted(response.options.max_batch_rows, "row")
         yield f"The largest context that fits with {rows_text} is {response.largest_context_tokens:,} tokens."
 
 
@@ -59,7 +59,7 @@ def _advice(response: model_pb2.EstimateModelResponse) -> Iterator[str]:
     estimate, options = response.estimate, response.options
     if response.largest_context_tokens:
         most = response.largest_context_tokens
-        yield f"With {_counted(options.max_batch_rows, 'row')} a context of {most:,} tokens fits: --context {most}"
+        yield f"With {counted(options.max_batch_rows, 'row')} a context of {most:,} tokens fits: --context {most}"
     elif estimate.weights_bytes + estimate.experts_bytes + estimate.process_bytes > estimate.budget_bytes:
         yield "The weights alone are too much for it; a smaller checkpoint, or one in fewer bits, may fit."
     elif options.max_batch_rows > 1:
@@ -80,14 +80,10 @@ def _kv_words(response: model_pb2.EstimateModelResponse) -> str:
     estimate, options = response.estimate, response.options
     each = bytes_text(estimate.kv_row_bytes)
     if _is_speech(response):
-        return f"{_counted(options.max_batch_rows, 'window')} of 30 s at once, {each} each"
+        return f"{counted(options.max_batch_rows, 'window')} of 30 s at once, {each} each"
     scheme = "" if options.kv_scheme in ("", "none") else f", kept as {options.kv_scheme}"
-    words = f"{_counted(options.max_batch_rows, 'row')} of {options.context_tokens:,} tokens, {each} each{scheme}"
+    words = f"{counted(options.max_batch_rows, 'row')} of {options.context_tokens:,} tokens, {each} each{scheme}"
     if estimate.kv_bytes >= options.max_batch_rows * estimate.kv_row_bytes:
         return words
     whole = estimate.kv_bytes // max(1, estimate.kv_row_bytes)
     return f"{words}; room for {whole} at that length at once, or for more that are shorter"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -10,6 +10,9 @@ from gateway.cli.fields import checked
 
 _SPEED = "Speed (the answer stays the same)"
 
+MAX_DRAFT_TOKENS = 10
+MAX_LOGPROBS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class SpeedOptions:
@@ -37,11 +40,11 @@ class SpeedOptions:
         """Write what is set into `spec`.
 
         Raises:
-            UsageError: a number does not fit its field.
+            UsageError: a number is out of range.
         """
         if self.speculate is not None:
             spec.speculation.enabled = self.speculate != 0
-            spec.speculation.max_draft_tokens = checked("--speculate", self.speculate)
+            spec.speculation.max_draft_tokens = checked("--speculate", self.speculate, MAX_DRAFT_TOKENS)
         if self.bypass_prefix_cache:
             spec.cache.bypass_prefix_cache = True
 
@@ -50,7 +53,7 @@ def set_logprobs(spec: generation_pb2.GenerationSpec, count: int | None) -> None
     """Ask for log-probabilities of each token and of so many alternatives; None: for none.
 
     Raises:
-        UsageError: the number does not fit its field.
+        UsageError: the number is out of range.
     """
     if count is not None:
-        spec.output.top_logprobs = checked("--logprobs", count)
+        spec.output.top_logprobs = checked("--logprobs", count, MAX_LOGPROBS)

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import grpc
 import typer
-from google.protobuf.duration_pb2 import Duration
 from pomona.v1 import model_pb2
 
 from gateway.cli import output
@@ -12,7 +11,17 @@ from gateway.cli.connection import Connection, ServerOptions, connect
 from gateway.cli.models import state_name
 from gateway.cli.progress import Display
 from gateway.cli.progress import display as display_for
+from gateway.cli.spans import duration
 from gateway.cli.verb import JsonFlag, verb
+
+KvScheme = Annotated[
+    str,
+    typer.Option(
+        metavar="SCHEME",
+        help="none, 8, 4, config, or turbo:kNvM (N is 2, 4, 5 or 8; M 2, 3, 4, 5 or 8); turbo is turbo:k8v3."
+        " Then :g32, :g64 or :g128 behind 8 and 4, and :s<start>, as in 4:g32:s512.",
+    ),
+]
 
 
 @verb
@@ -21,14 +30,7 @@ def load(
     model: Annotated[str, typer.Argument(metavar="MODEL")],
     context_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")] = None,
     max_batch_rows: Annotated[int | None, typer.Option(min=1, help="Requests that run side by side.")] = None,
-    kv_scheme: Annotated[
-        str,
-        typer.Option(
-            metavar="SCHEME",
-            help="none, 8, 4, config, or turbo:k<2,4,5,8>v<2,3,4,5,8>; turbo is turbo:k8v3."
-            " Then :g<32,64,128> behind 8 and 4, and :s<start>, as in 4:g32:s512.",
-        ),
-    ] = "",
+    kv_scheme: KvScheme = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is ready, or at once.")] = True,
     server: ServerOptions,
     as_json: JsonFlag = False,
@@ -79,7 +81,7 @@ def unload(
     """
     request = model_pb2.UnloadModelRequest(model=model)
     if grace is not None:
-        request.grace.CopyFrom(_duration(grace))
+        request.grace.CopyFrom(duration("--grace", grace))
     with connect(server) as connection:
         response = connection.models.UnloadModel(request, timeout=connection.timeout_s, metadata=connection.metadata)
     if as_json:
@@ -123,9 +125,3 @@ def _show_until_done(
     finally:
         watch.cancel()
         display.close()
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromMicroseconds(round(seconds * 1_000_000))
-    return duration

@@ -115,6 +115,11 @@ def enum_word(name_of: Callable[[Any], str], value: int, prefix: str) -> str:
     return name.removeprefix(prefix).lower().replace("_", " ")
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things as people say it: 1 text, 2 texts."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def bytes_text(count: int) -> str:
     """Return a number of bytes as people read it: 98.2 MB."""
     size = float(count)

@@ -1,9 +1,6 @@
 """`pull`: a checkpoint from the hub into its cache, on this machine or where a server runs."""
 
 import asyncio
-import importlib.util
-import io
-import sys
 from typing import Annotated
 
 import typer
@@ -16,6 +13,7 @@ from gateway.cli.connection import ServerOptions, connect, names_server
 from gateway.cli.failures import ServerError, StatusFacts, UsageError
 from gateway.cli.gateway_failure import told
 from gateway.cli.hub_cache import REVISION_CHARS, hub_cache
+from gateway.cli.own_worker import has_worker, quiet_log, worker_command
 from gateway.cli.pull_progress import PullDisplay
 from gateway.cli.verb import JsonFlag, verb
 from gateway.describe import Describer
@@ -23,16 +21,10 @@ from gateway.errors import GatewayError
 from gateway.hub.cache import cached_models
 from gateway.hub.download import Downloader, pull_command
 from gateway.hub.messages import Done, Order, Progress
-from gateway.logs import LogRing, make_log
-from gateway.process import Command
 from gateway.settings import process_environment
 from gateway.status import failure_of
-from gateway.worker_starter import worker_environment
 
-DESCRIBE_COMMAND = (sys.executable, "-P", "-m", "worker", "describe")
 DESCRIBE_LIMIT_S = 60.0
-# What a worker reads tokenizers with, and a gateway alone does without.
-WORKER_PACKAGE = "tokenizers"
 ARGUMENTS = {"repository": "ORG/NAME", "revision": "@REVISION", "name": "--name", "file": "--file"}
 
 
@@ -143,9 +135,8 @@ async def _download(order: Order, display: PullDisplay) -> model_pb2.Model:
             )
         )
 
-    log = make_log(LogRing(1), "error", "console", io.StringIO())
-    done = await Downloader(pull_command(process_environment(), hub_cache()), log).run(order, show)
-    if importlib.util.find_spec(WORKER_PACKAGE) is None:  # whoever serves it will tell what it is
+    done = await Downloader(pull_command(process_environment(), hub_cache()), quiet_log()).run(order, show)
+    if not has_worker():  # whoever serves it will tell what it is
         return model_pb2.Model(model=order.model, revision=done.revision[:REVISION_CHARS])
     show(Progress("describing"))
     return await _described(order, done)
@@ -154,9 +145,7 @@ async def _download(order: Order, display: PullDisplay) -> model_pb2.Model:
 async def _described(order: Order, done: Done) -> model_pb2.Model:
     """Return what a worker reads of the model, or why it would not load it."""
     entry = next(model for model in cached_models(hub_cache()) if model.name == order.model)
-    command = Command(DESCRIBE_COMMAND, worker_environment(process_environment()))
-    log = make_log(LogRing(1), "error", "console", io.StringIO())
-    describer = Describer(command, DESCRIBE_LIMIT_S, log, asyncio.Semaphore(1))
+    describer = Describer(worker_command("describe"), DESCRIBE_LIMIT_S, quiet_log(), asyncio.Semaphore(1))
     try:
         model = await describer.describe(CatalogueModel(order.model, entry.checkpoint))
     except GatewayError as error:

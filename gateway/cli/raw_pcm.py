@@ -5,10 +5,14 @@ from dataclasses import dataclass
 from pomona.v1 import transcription_pb2
 
 from gateway.cli.failures import UsageError
-from gateway.cli.fields import UINT32_MAX
+from gateway.cli.fields import checked
 from gateway.cli.suggestions import suggestion
 
 EXAMPLE = "s16le:16000:1"
+MIN_RATE_HZ, MAX_RATE_HZ = 8_000, 48_000
+MAX_CHANNELS = 8
+# No number of more digits is within a range; one of thousands could not even be read.
+_MAX_DIGITS = 9
 _PCM = transcription_pb2.RawPcm
 # The encoding and the bytes of a sample.
 ENCODINGS = {
@@ -49,7 +53,7 @@ def parse_pcm(text: str) -> PcmFormat:
     """Read ENCODING:RATE:CHANNELS; without channels there is one.
 
     Raises:
-        UsageError: it is none; which rates and channels can be heard is for the server.
+        UsageError: it is none, or of rates or channels that are not heard.
     """
     encoding, _, rest = text.partition(":")
     if encoding not in ENCODINGS:
@@ -57,6 +61,10 @@ def parse_pcm(text: str) -> PcmFormat:
         raise UsageError(f"--pcm: no encoding is named {encoding!r}; {there_are}")
     rate, colon, channels = rest.partition(":")
     numbers = (rate, channels if colon else "1")
-    if not all(each.isascii() and each.isdigit() and 0 < int(each) <= UINT32_MAX for each in numbers):
+    if not all(each.isascii() and each.isdigit() and len(each) <= _MAX_DIGITS for each in numbers):
         raise UsageError(f"--pcm: {text!r} is not ENCODING:RATE:CHANNELS, such as {EXAMPLE}")
-    return PcmFormat(encoding, *map(int, numbers))
+    return PcmFormat(
+        encoding,
+        sample_rate_hz=checked("--pcm: RATE", int(numbers[0]), MAX_RATE_HZ, MIN_RATE_HZ),
+        channel_count=checked("--pcm: CHANNELS", int(numbers[1]), MAX_CHANNELS, 1),
+    )

@@ -1,6 +1,6 @@
 """Options of how tokens are chosen, and what they set in a request."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,19 +9,26 @@ from pomona.v1 import generation_pb2
 
 from gateway.cli.failures import UsageError
 from gateway.cli.fields import INT32_MAX, UINT32_MAX, UINT64_MAX, checked
+from gateway.cli.flags import FLAGS
 
 _PANEL = "Sampling (unset: the model's own defaults)"
-_FLOATS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "xtc_probability",
-    "xtc_threshold",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-)
-_NUMBERS = {"top_k": INT32_MAX, "penalty_window": UINT32_MAX, "seed": UINT64_MAX}
+# Inclusive, but for the beginning of those in ABOVE.
+RANGES: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 100),
+    "top_p": (0, 1),
+    "top_k": (0, INT32_MAX),
+    "min_p": (0, 1),
+    "xtc_probability": (0, 1),
+    "xtc_threshold": (0, 0.5),
+    "repetition_penalty": (0, 100),
+    "frequency_penalty": (-100, 100),
+    "presence_penalty": (-100, 100),
+    "penalty_window": (0, UINT32_MAX),
+    "seed": (0, UINT64_MAX),
+}
+ABOVE = frozenset({"top_p", "repetition_penalty"})
+MAX_BIAS = 1000
+MAX_SEQUENCES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +113,13 @@ class SamplingOptions:
         """Write what is set into `spec`.
 
         Raises:
-            UsageError: a value does not fit its field.
+            UsageError: a value is out of range.
         """
-        for name in _FLOATS:
+        for name, (least, most) in RANGES.items():
             if (value := getattr(self, name)) is not None:
-                setattr(spec.sampling, name, value)
-        for name, most in _NUMBERS.items():
-            if (value := getattr(self, name)) is not None:
-                setattr(spec.sampling, name, checked(f"--{name.replace('_', '-')}", value, most))
+                setattr(spec.sampling, name, checked(FLAGS[name], value, most, least, is_open=name in ABOVE))
         if self.sequences is not None:
-            spec.sampling.num_sequences = checked("--sequences", self.sequences)
+            spec.sampling.num_sequences = checked("--sequences", self.sequences, MAX_SEQUENCES, 1)
         for token_id, bias in _biases(self.logit_bias or ()).items():
             spec.sampling.logit_bias[token_id] = bias
 
@@ -130,5 +134,5 @@ def _biases(texts: Iterable[str]) -> dict[int, float]:
             raise UsageError(f"--logit-bias: {text!r} is not ID=BIAS, such as 42=-5") from error
         if checked("--logit-bias", token_id) in biases:
             raise UsageError(f"--logit-bias: token {token_id} is given twice")
-        biases[token_id] = bias
+        biases[token_id] = checked("--logit-bias", bias, MAX_BIAS, -MAX_BIAS)
     return biases

@@ -42,17 +42,22 @@ def parse_clips(text: str) -> Iterator[transcription_pb2.Clip]:
     """Read A-B,..., each time in seconds or as [H:]M:S; without B a clip goes to the end.
 
     Raises:
-        UsageError: it is none, or a clip ends before it begins.
+        UsageError: it is none, or a clip begins before the one before it ends, or ends before it begins.
     """
+    begin_ms: int | None = 0
     for part in text.split(","):
         match = _CLIP.fullmatch(part.strip())
         if match is None:
             raise UsageError(f"--clips: {part.strip()!r} is not A-B, such as 0-5.5 or 1:05-1:30, or 60- to the end")
         times = match.groups()
         clip = transcription_pb2.Clip(start_offset=duration("--clips", _seconds(*times[:3])))
+        if begin_ms is None or milliseconds_of(clip.start_offset) < begin_ms:
+            raise UsageError(f"--clips: {part.strip()!r} begins before the one before it ends")
+        begin_ms = None
         if times[5] is not None:
             clip.end_offset.CopyFrom(duration("--clips", _seconds(*times[3:])))
-            if milliseconds_of(clip.end_offset) <= milliseconds_of(clip.start_offset):
+            begin_ms = milliseconds_of(clip.end_offset)
+            if begin_ms <= milliseconds_of(clip.start_offset):
                 raise UsageError(f"--clips: {part.strip()!r} ends before it begins")
         yield clip
 

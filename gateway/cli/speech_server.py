@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 from pomona.v1 import model_pb2
 
+from gateway.catalogue import is_name
 from gateway.cli import output
 from gateway.cli.connection import Connection, ServerOptions, connect
 from gateway.cli.demo_models import WHISPER_BASE, whisper_base
@@ -34,14 +35,16 @@ def speech_server(options: ServerOptions, model: str | None, *, is_chosen: bool)
         is_chosen: whether the caller named the server.
 
     Raises:
-        UsageError: several models transcribe, or none.
+        UsageError: several models transcribe, or none; or a folder is named that cannot be served here.
         SetupError: no server runs, and none of our own can.
         ServerError: a call failed.
     """
     with ExitStack() as stack:
-        if not is_chosen and model is not None and Path(model).is_dir():
+        if model is not None and not is_chosen and Path(model).is_dir():
             yield stack.enter_context(_own(options, OWN_MODEL, Path(model)))
             return
+        if model is not None and not is_name(model):
+            raise UsageError(f"--model: {_why_not(model, options.server)}")
         connection = stack.enter_context(connect(options))
         if is_chosen:
             yield connection, model or _only(_transcribing(connection), options.server)
@@ -58,6 +61,15 @@ def speech_server(options: ServerOptions, model: str | None, *, is_chosen: bool)
             )
         else:
             yield connection, str(model)
+
+
+def _why_not(model: str, address: str) -> str:
+    """Say why what cannot be the name of a model is not served from here either."""
+    if not Path(model).is_dir():
+        return f"{model} is no folder here, and cannot be the name of a model"
+    return (
+        f"{model} is a folder, and the server at {address} has models by name; a folder is served where none is named"
+    )
 
 
 def _transcribing(connection: Connection) -> list[str]:
@@ -86,8 +98,9 @@ def _only(names: list[str], address: str) -> str:
 @contextmanager
 def _own(options: ServerOptions, name: str, checkpoint: Path) -> Generator[tuple[Connection, str]]:
     """Serve `checkpoint` for the length of the block."""
-    output.notice(f"starting a server for {checkpoint.name}")
-    arguments = ("--listen", "127.0.0.1:0", "--log-level", "error", "--model", f"{name}={checkpoint}")
+    served = ("--model", f"{name}={checkpoint}")
+    output.notice(f"starting a server with {' '.join(served)}")
+    arguments = ("--listen", "127.0.0.1:0", "--log-level", "error", *served)
     with own_server(arguments, process_environment()) as server:
         address = ServerOptions(server=server.address, timeout=options.timeout)
         with connect(replace(address, timeout=None)) as link:

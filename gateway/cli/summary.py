@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pomona.v1 import common_pb2, generation_pb2
 
+from gateway.cli.output import counted
+
 FINISH_WORDS = {
     generation_pb2.FINISH_REASON_MAX_TOKENS: "cut at the token limit",
     generation_pb2.FINISH_REASON_CONTEXT_LENGTH: "cut at the end of the context",
@@ -45,7 +47,10 @@ class Summary:
     def line(self) -> str:
         """Return the figures in one line."""
         usage, rate = self.completed.usage, self._rate()
-        parts = [f"{usage.prompt_tokens} prompt tokens", f"{usage.completion_tokens} tokens"]
+        parts = [
+            counted(usage.prompt_tokens, "prompt token"),
+            counted(usage.completion_tokens, "token"),
+        ]
         if usage.reasoning_tokens:
             parts.append(f"{usage.reasoning_tokens} of them reasoning")
         if rate is not None:
@@ -71,8 +76,8 @@ class Summary:
 def _savings(usage: common_pb2.Usage) -> Iterable[str]:
     """Say what need not be computed."""
     if usage.cached_prompt_tokens:
-        yield f"{usage.cached_prompt_tokens} prompt tokens cached"
+        yield f"{counted(usage.cached_prompt_tokens, 'prompt token')} cached"
     if usage.forced_tokens:
-        yield f"{usage.forced_tokens} tokens without a choice"
+        yield f"{counted(usage.forced_tokens, 'token')} without a choice"
     if usage.HasField("drafted_tokens"):
         yield f"{usage.accepted_draft_tokens} of {usage.drafted_tokens} guesses right"

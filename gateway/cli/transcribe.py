@@ -8,11 +8,12 @@ import typer
 from pomona.v1 import transcription_pb2
 
 from gateway.cli import output
-from gateway.cli.connection import Connection, ServerOptions
+from gateway.cli.connection import Connection, ServerOptions, names_server
 from gateway.cli.failures import CliError, UsageError
 from gateway.cli.speech_server import speech_server
 from gateway.cli.transcribe_options import AudioOptions, DecodingOptions, LiveOptions, SpokenOptions
 from gateway.cli.transcript_files import destinations, format_name
+from gateway.cli.transcription_bounds import check
 from gateway.cli.transcription_run import Task, TranscriptionRun
 from gateway.cli.verb import verb
 
@@ -92,27 +93,26 @@ def transcribe(
     outcome = _Outcome()
     runs = list(outcome.readable(TranscriptionRun(task, *each) for each in zip(files, places, strict=True)))
     if runs:
-        source = context.get_parameter_source("server")
         try:
-            with speech_server(server, model, is_chosen=source is None or source.name != "DEFAULT") as speech:
+            with speech_server(server, model, is_chosen=names_server(context)) as speech:
                 _transcribe_all(runs, *speech, outcome)
         except CliError as error:
             if name == "json" and not places[0].is_file:
                 output.emit({"error": error.as_dict()})
             raise
-    if outcome.exit_code:
-        raise typer.Exit(outcome.exit_code)
+    if outcome.has_failed:
+        raise typer.Exit(1)
 
 
 class _Outcome:
     """Tells of the recordings that fail.
 
     Attributes:
-        exit_code: 0 where none did; that of all failures where they share one, or 1.
+        has_failed: whether one did.
     """
 
     def __init__(self) -> None:
-        self.exit_code = 0
+        self.has_failed = False
 
     def readable(self, runs: Iterable[TranscriptionRun]) -> Iterator[TranscriptionRun]:
         """Yield those whose recording can be read, and tell of the others."""
@@ -121,14 +121,14 @@ class _Outcome:
                 run.check()
             except CliError as error:
                 run.fail(error)
-                self.tell(f"{run.name}: {error}", error)
+                self.tell(f"{run.name}: {error}")
             else:
                 yield run
 
-    def tell(self, text: str, error: CliError) -> None:
+    def tell(self, text: str) -> None:
         """Print a failure."""
         output.notice(f"error: {text}")
-        self.exit_code = error.exit_code if self.exit_code in {0, error.exit_code} else 1
+        self.has_failed = True
 
 
 def _config(
@@ -138,12 +138,17 @@ def _config(
     is_program: bool,
     is_screen: bool,
 ) -> transcription_pb2.StreamTranscriptionConfig:
-    """Return the config of every request; a program is told of all that happens, a pipe of what is final."""
+    """Return the config of every request; a program is told of all that happens, a pipe of what is final.
+
+    Raises:
+        UsageError: no server takes it.
+    """
     config = transcription_pb2.StreamTranscriptionConfig()
     for group in groups:
         group.apply(config.transcription)
     live.apply(config, interim_results=is_program or is_screen)
     config.voice_activity_events = live.live and is_program
+    check(config)
     return config
 
 
@@ -153,7 +158,7 @@ def _transcribe_all(runs: Sequence[TranscriptionRun], connection: Connection, mo
             run.transcribe(connection, model)
         except CliError as error:
             is_hopeless = _is_hopeless(error)
-            outcome.tell(str(error) if is_hopeless else f"{run.name}: {error}", error)
+            outcome.tell(str(error) if is_hopeless else f"{run.name}: {error}")
             left = len(runs) - index - 1
             if is_hopeless and left:
                 output.notice(f"not tried: {left} more")

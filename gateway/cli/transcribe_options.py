@@ -8,24 +8,26 @@ import typer
 from pomona.v1 import transcription_pb2
 
 from gateway.cli.failures import UsageError
-from gateway.cli.fields import checked
+from gateway.cli.flags import FLAGS
 from gateway.cli.raw_pcm import EXAMPLE, PcmFormat, parse_pcm
 from gateway.cli.spans import duration, parse_clips
+from gateway.cli.transcription_bounds import within
 
 _SPOKEN = "What is said"
 _DECODING = "Decoding (unset: the server's own defaults)"
-_DOUBT = "Silence and doubt (unset: the server's own defaults)"
+_DOUBT = "Doubt (unset: the server's own defaults)"
 _AUDIO = "The audio"
 _LIVE = "Live (with --live)"
-_FLOATS = {
-    "temperature": "temperature",
-    "patience": "patience",
-    "length_penalty": "length_penalty",
-    "compression_ratio_threshold": "compression_ratio_threshold",
-    "logprob_threshold": "avg_logprob_threshold",
-    "no_speech_threshold": "no_speech_threshold",
-}
-_NUMBERS = {"beam": "beam_size", "best_of": "best_of"}
+_SEARCH = (
+    "temperature",
+    "beam_size",
+    "best_of",
+    "patience",
+    "length_penalty",
+    "compression_ratio_threshold",
+    "avg_logprob_threshold",
+    "no_speech_threshold",
+)
 
 
 class Channels(StrEnum):
@@ -62,7 +64,7 @@ class SpokenOptions:
         int | None,
         typer.Option(
             metavar="N",
-            help="Up to N other texts of each window, in json at its first segment.",
+            help="0 to 10: up to N other texts of each window, in json at its first segment.",
             rich_help_panel=_SPOKEN,
         ),
     ] = None
@@ -72,14 +74,18 @@ class SpokenOptions:
     ] = None
     phrase: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="A name or term to prefer; may repeat.", rich_help_panel=_SPOKEN),
+        typer.Option(
+            metavar="TEXT",
+            help="A name or term to prefer, of at most 256 bytes; may repeat, 256 times at most.",
+            rich_help_panel=_SPOKEN,
+        ),
     ] = None
 
     def apply(self, config: transcription_pb2.TranscriptionConfig) -> None:
         """Write what is set into `config`.
 
         Raises:
-            UsageError: a language has no name, or a number does not fit its field.
+            UsageError: a language has no name, or a number is out of range.
         """
         if self.language is not None:
             languages = [each.strip() for each in self.language.split(",")]
@@ -89,7 +95,7 @@ class SpokenOptions:
         if self.translate:
             config.task = transcription_pb2.TranscriptionConfig.TASK_TRANSLATE_TO_ENGLISH
         config.word_timestamps = self.words
-        config.max_alternatives = checked("--alternatives", self.alternatives or 0)
+        config.max_alternatives = within("max_alternatives", self.alternatives or 0)
         config.initial_prompt = self.prompt or ""
         config.phrases.extend(self.phrase or ())
 
@@ -102,28 +108,33 @@ class DecodingOptions:
         int | None,
         typer.Option(
             metavar="N",
-            help="Follow the N likeliest texts; 1 is greedy. Unset: 2; with --live or --temperature 1.",
+            help="1 to 16: follow the N likeliest texts; 1 is greedy. Unset: 2; with --live or --temperature 1.",
             rich_help_panel=_DECODING,
         ),
     ] = None
     patience: Annotated[
         float | None,
-        typer.Option(help="With --beam: wait for this many times N finished texts.", rich_help_panel=_DECODING),
+        typer.Option(
+            help="Above 0, at most 8: with --beam, wait for this many times N finished texts.",
+            rich_help_panel=_DECODING,
+        ),
     ] = None
     length_penalty: Annotated[
         float | None,
-        typer.Option(help="With --beam: 0 to 1, prefers longer texts.", rich_help_panel=_DECODING),
+        typer.Option(help="0 to 1: with --beam or --best-of, prefers longer texts.", rich_help_panel=_DECODING),
     ] = None
     temperature: Annotated[
         float | None,
         typer.Option(
-            help="0 always takes the likeliest. Unset: 0, and 0.2 to 1 where the text is not believed.",
+            help="0 to 2; 0 always takes the likeliest. Unset: 0, and 0.2 to 1 where the text is not believed.",
             rich_help_panel=_DECODING,
         ),
     ] = None
     best_of: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Above temperature 0: draw N texts, take the best.", rich_help_panel=_DECODING),
+        typer.Option(
+            metavar="N", help="1 to 16: above temperature 0, draw N texts and take the best.", rich_help_panel=_DECODING
+        ),
     ] = None
     condition: Annotated[
         bool | None,
@@ -133,40 +144,33 @@ class DecodingOptions:
             rich_help_panel=_DECODING,
         ),
     ] = None
-    voice_filter: Annotated[
-        bool | None,
+    compression_ratio_threshold: Annotated[
+        float | None,
         typer.Option(
-            "--voice-filter/--no-voice-filter",
-            help="Whether to pass over silence; --live always does.",
-            rich_help_panel=_DOUBT,
+            help="Above 0, at most 100: text that repeats itself more is tried again.", rich_help_panel=_DOUBT
         ),
     ] = None
-    compression_ratio_threshold: Annotated[
-        float | None, typer.Option(help="Text that repeats itself more is tried again.", rich_help_panel=_DOUBT)
-    ] = None
     logprob_threshold: Annotated[
-        float | None, typer.Option(help="Text less likely on average is tried again.", rich_help_panel=_DOUBT)
+        float | None,
+        typer.Option(help="-100 to 0: text less likely on average is tried again.", rich_help_panel=_DOUBT),
     ] = None
     no_speech_threshold: Annotated[
-        float | None, typer.Option(help="From this probability on unlikely text is silence.", rich_help_panel=_DOUBT)
+        float | None,
+        typer.Option(help="0 to 1: from this probability on unlikely text is silence.", rich_help_panel=_DOUBT),
     ] = None
 
     def apply(self, config: transcription_pb2.TranscriptionConfig) -> None:
         """Write what is set into `config`.
 
         Raises:
-            UsageError: a number does not fit its field.
+            UsageError: a number is out of range.
         """
-        for name, field in _FLOATS.items():
+        for field in _SEARCH:
+            name = FLAGS[field].removeprefix("--").replace("-", "_")
             if (value := getattr(self, name)) is not None:
-                setattr(config, field, value)
-        for name, field in _NUMBERS.items():
-            if (value := getattr(self, name)) is not None:
-                setattr(config, field, checked(f"--{name.replace('_', '-')}", value))
+                setattr(config, field, within(field, value))
         if self.condition is not None:
             config.condition_on_previous_text = self.condition
-        if self.voice_filter is not None:
-            config.voice_activity_filter = self.voice_filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +191,18 @@ class AudioOptions:
             rich_help_panel=_AUDIO,
         ),
     ] = None
+    voice_filter: Annotated[
+        bool | None,
+        typer.Option(
+            "--voice-filter/--no-voice-filter",
+            help="Whether to pass over silence; --live always does.",
+            rich_help_panel=_DECODING,
+        ),
+    ] = None
     channels: Annotated[
         Channels | None,
         typer.Option(help="With --pcm: transcribe the mean of the channels, or each apart.", rich_help_panel=_AUDIO),
     ] = None
-
-    @property
-    def has_channels(self) -> bool:
-        """Whether channels are transcribed apart."""
-        return self.channels is Channels.SEPARATE
 
     def pcm_format(self) -> PcmFormat | None:
         """Return the format of raw samples; None for a container.
@@ -216,10 +223,12 @@ class AudioOptions:
             config.format.pcm.CopyFrom(pcm.message())
         elif self.channels is not None:
             raise UsageError("--channels needs --pcm: the channels of a container are mixed")
-        if self.has_channels:
+        if self.channels is Channels.SEPARATE:
             config.format.pcm.channel_mode = transcription_pb2.RawPcm.CHANNEL_MODE_SEPARATE
         if self.clips is not None:
             config.clips.extend(parse_clips(self.clips))
+        if self.voice_filter is not None:
+            config.voice_activity_filter = self.voice_filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,20 +239,24 @@ class LiveOptions:
     silence: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Silence that makes what was said final; unset 0.5.", rich_help_panel=_LIVE
+            metavar="SECONDS",
+            help="0.1 to 10: silence that makes what was said final; unset 0.5.",
+            rich_help_panel=_LIVE,
         ),
     ] = None
     interim_interval: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="What is not final comes no more often; unset 0.3.", rich_help_panel=_LIVE
+            metavar="SECONDS",
+            help="0.1 to 60: what is not final comes no more often; unset 0.3.",
+            rich_help_panel=_LIVE,
         ),
     ] = None
     idle_timeout: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="End where a pipe gives nothing for so long; unset: the server's.",
+            help="0.1 to 3600: end where a pipe gives nothing for so long; unset: the server's.",
             rich_help_panel=_AUDIO,
         ),
     ] = None
@@ -260,14 +273,14 @@ class LiveOptions:
                 raise UsageError(f"{option} needs --live")
         if self.interim_interval is not None and not interim_results:
             raise UsageError("--interim-interval needs a terminal, or --format json: a pipe gets final lines only")
-        spans = (
-            ("--silence", self.silence, config.utterance_end_silence),
-            ("--interim-interval", self.interim_interval, config.interim_interval),
-            ("--idle-timeout", self.idle_timeout, config.idle_timeout),
-        )
-        for option, seconds, field in spans:
+        times = {
+            "utterance_end_silence": self.silence,
+            "interim_interval": self.interim_interval,
+            "idle_timeout": self.idle_timeout,
+        }
+        for field, seconds in times.items():
             if seconds is not None:
-                field.CopyFrom(duration(option, seconds))
+                getattr(config, field).CopyFrom(duration(FLAGS[field], within(field, seconds)))
         modes = transcription_pb2.StreamTranscriptionConfig
         config.mode = modes.MODE_LIVE if self.live else modes.MODE_FILE
         config.interim_results = self.live and interim_results

@@ -2,6 +2,7 @@
 
 from pomona.v1 import transcription_pb2
 
+from gateway.cli.output import counted
 from gateway.cli.spans import seconds_of
 
 
@@ -49,7 +50,7 @@ class Transcript:
         parts = [f"{self.audio_s:.1f} s of audio", f"{seconds_of(usage.speech_duration):.1f} s of speech"]
         if self.response.language_code:
             parts.append(self.response.language_code)
-        parts.append(f"{usage.decoded_tokens} tokens")
+        parts.append(counted(usage.decoded_tokens, "token"))
         if took_s is not None:
             parts.append(f"{took_s:.1f} s")
         if took_s is not None and self.audio_s > 0:

@@ -47,7 +47,7 @@ class Destination:
             return
         try:
             if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.parent.mkdir(exist_ok=True)
                 self._file = self._path.open("w", encoding="utf-8", newline="\n")
             self._file.write(text)
             self._file.flush()
@@ -61,38 +61,57 @@ class Destination:
 
 
 def format_name(chosen: str | None, to: str | None) -> str:
-    """Return the format: the one chosen, or what the name of the output file ends in, or txt.
+    """Return the format: the one chosen, or what the name of the output file ends in; txt where neither says.
 
     Raises:
         UsageError: there is none of that name.
     """
     if chosen is None:
-        ending = Path(to or "").suffix.removeprefix(".").lower()
-        return ending if ending in FORMATS else FORMATS[0]
-    if chosen not in FORMATS:
-        there_are = f"there are: {', '.join(FORMATS)}{suggestion(chosen, FORMATS)}"
-        raise UsageError(f"--format: no format is named {chosen!r}; {there_are}")
-    return chosen
+        ending = "" if to is None or _is_folder(to) else Path(to).suffix.removeprefix(".")
+        option, named = "--output", ending.lower() or FORMATS[0]
+    else:
+        option, named = "--format", chosen
+    if named not in FORMATS:
+        there_are = f"there are: {', '.join(FORMATS)}{suggestion(named, FORMATS)}"
+        raise UsageError(f"{option}: no format is named {named!r}; {there_are}")
+    return named
 
 
 def destinations(files: Sequence[Path], to: str | None, name: str) -> list[Destination]:
     """Return where the transcript of each recording goes, in the format of that name; `-` is standard output.
 
     Raises:
-        UsageError: two would go to one place, or one over a recording.
+        UsageError: several would go to one place, one over a recording, or one to where no folder is.
     """
     if to is None or to == "-":
         if len(files) > 1 and name in _SINGLE:
             raise UsageError(f"several transcripts in {name} make no file: add --output FOLDER/")
         return [Destination() for _ in files]
-    if len(files) == 1 and not (to.endswith(os.sep) or Path(to).is_dir()):
-        paths = [Path(to)]
-    elif Path(to).is_file():
-        raise UsageError(f"--output: {to} is a file, and several transcripts need a folder")
-    else:
+    if _is_folder(to):
         paths = [Path(to) / f"{_stem(file)}.{name}" for file in files]
+    elif len(files) == 1:
+        paths = [Path(to)]
+    else:
+        raise UsageError(
+            f"--output: {to} is one file, and {len(files)} transcripts need a folder, such as {to}{os.sep}"
+        )
     _check(files, paths)
+    # A folder for transcripts is made; where it lies, or a file does, is there or was mistyped.
+    there = Path(to) if to.endswith(os.sep) and os.path.lexists(Path(to)) else Path(to).parent
+    if not _is_there(there):
+        raise UsageError(f"--output: {there} is no folder")
     return [Destination(path) for path in paths]
+
+
+def _is_folder(to: str) -> bool:
+    return to.endswith(os.sep) or _is_there(Path(to))
+
+
+def _is_there(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except OSError:  # such as a name that is too long for any
+        return False
 
 
 def _stem(file: Path) -> str:

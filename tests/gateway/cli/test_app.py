@@ -21,6 +21,12 @@ def test_help_of_every_verb_begins_with_its_line_in_the_list(run: Run, name: str
     assert (result.exit_code, verb.line in result.stdout) == (0, True)
 
 
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_every_verb_is_whole_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, run: Run, name: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "…" not in run(name, "--help").stdout
+
+
 def test_list_of_verbs_is_printed_without_importing_grpc_or_the_server() -> None:
     code = (
         "import sys; from gateway.cli.app import app; app(['--help'], standalone_mode=False); "

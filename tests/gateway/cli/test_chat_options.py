@@ -6,7 +6,10 @@ import grpc
 import pytest
 from pomona.v1 import generation_pb2 as g
 
+from gateway.cli import generation, sampling
 from tests.support.scripted_server import Fail, ScriptedServer, Step, answer
+from worker import validation
+from worker.shortcuts import MAX_DRAFT_TOKENS
 
 from .conftest import Run
 
@@ -76,18 +79,31 @@ def test_guesses_can_be_switched_off(server: ScriptedServer, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "most"),
+    ("option", "value", "bounds"),
     [
-        ("--sequences", "-1", "4294967295"),
-        ("--min-tokens", "4294967296", "4294967295"),
-        ("--logprobs", "-1", "4294967295"),
-        ("--speculate", "-1", "4294967295"),
-        ("--seed", str(2**64), "18446744073709551615"),
+        ("--sequences", "0", "within 1 to 16"),
+        ("--min-tokens", "4294967296", "within 0 to 4294967295"),
+        ("--logprobs", "21", "within 0 to 20"),
+        ("--speculate", "11", "within 0 to 10"),
+        ("--seed", str(2**64), "within 0 to 18446744073709551615"),
+        ("--temperature", "nan", "within 0 to 100"),
+        ("--top-p", "0", "above 0, at most 1"),
+        ("--presence-penalty", "-101", "within -100 to 100"),
+        ("--logit-bias", "3=1001", "within -1000 to 1000"),
     ],
 )
-def test_number_that_no_field_holds_is_a_usage_error(run: Run, option: str, value: str, most: str) -> None:
+def test_number_that_the_contract_rules_out_is_a_usage_error(
+    server: ScriptedServer, run: Run, option: str, value: str, bounds: str
+) -> None:
     result = run("chat", "m", "Why?", option, value)
-    assert (result.exit_code, result.stderr) == (2, f"error: {option}: not within 0 to {most}\n")
+    assert (result.exit_code, result.stderr, server.calls) == (2, f"error: {option}: not {bounds}\n", [])
+
+
+def test_ranges_are_those_of_a_worker() -> None:
+    assert {name: sampling.RANGES[name] for name in validation.SAMPLING_RANGES} == validation.SAMPLING_RANGES
+    found = (sampling.MAX_SEQUENCES, sampling.MAX_BIAS, generation.MAX_LOGPROBS, generation.MAX_DRAFT_TOKENS)
+    known = (validation.MAX_SEQUENCES, validation.MAX_LOGIT_BIAS, validation.MAX_TOP_LOGPROBS, MAX_DRAFT_TOKENS)
+    assert found == known
 
 
 def test_several_answers_come_one_below_the_other(server: ScriptedServer, run: Run) -> None:
@@ -106,8 +122,8 @@ def test_several_answers_that_fail_keep_what_came_of_each(server: ScriptedServer
 
 
 def test_refused_number_of_answers_prints_none(server: ScriptedServer, run: Run) -> None:
-    server.scripts["StreamGenerate"] = [Fail(grpc.StatusCode.INVALID_ARGUMENT, "from 1 to 16", "INVALID_FIELD")]
-    result = run("chat", "m", "Colour?", "-n", "4000000000")
+    server.scripts["StreamGenerate"] = [Fail(grpc.StatusCode.INVALID_ARGUMENT, "from 1 to 8", "INVALID_FIELD")]
+    result = run("chat", "m", "Colour?", "-n", "16")
     assert (result.exit_code, result.stdout) == (1, "")
 
 

@@ -38,6 +38,7 @@ def test_texts_are_shown_with_their_vectors(server: ScriptedServer, run: Run) ->
         "a longer text  7+      13.00000  2.00000  3.00000  4.00000 … of 5",
     ]
     assert done.stderr == "2 texts, 14 tokens\n"
+    assert run("embed", "m", "cat").stderr == "1 text, 7 tokens\n"
 
 
 def test_every_option_sets_its_field(server: ScriptedServer, run: Run) -> None:

@@ -30,11 +30,10 @@ def queue_full() -> Fail:
 
 def test_line_names_code_reason_message_and_field(server: ScriptedServer, run: Run) -> None:
     server.scripts["StreamGenerate"] = [invalid_temperature()]
-    result = run("chat", "m", "hi", "--temperature", "-1")
+    result = run("chat", "m", "hi", "--temperature", "1")
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: INVALID_ARGUMENT INVALID_FIELD: a field is out of range "
-        "[spec.sampling.temperature: must not be negative]\n"
+        "error: INVALID_ARGUMENT INVALID_FIELD: a field is out of range [--temperature: must not be negative]\n"
     )
 
 

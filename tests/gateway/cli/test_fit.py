@@ -9,6 +9,7 @@ import pytest
 from pomona.v1 import model_pb2 as m
 
 from gateway.cli import fit as verb
+from gateway.cli import own_worker
 from gateway.cli.fit_table import rows, verdict
 from gateway.memory import MachineMemory
 from tests.support.scripted_server import Fail, ScriptedServer
@@ -249,7 +250,7 @@ def test_a_path_without_a_checkpoint_is_told_as_a_server_would(here: Run) -> Non
 
 
 def test_an_install_without_a_worker_says_how_to_get_one(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verb, "WORKER_PACKAGE", "not_there_at_all")
+    monkeypatch.setattr(own_worker, "WORKER_PACKAGE", "not_there_at_all")
     result = here("fit", "./model")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "pip install 'pomona[worker]'" in result.stderr

@@ -220,3 +220,9 @@ def test_unload_tells_what_it_freed(server: ScriptedServer, run: Run) -> None:
 @pytest.mark.parametrize("option", [("--context-tokens", "0"), ("--max-batch-rows", "x"), ("--nothing",)])
 def test_wrong_option_is_a_usage_error(run: Run, option: tuple[str, ...]) -> None:
     assert run("load", "smollm2", *option).exit_code == 2
+
+
+def test_grace_that_is_no_time_is_wrong_usage(server: ScriptedServer, run: Run) -> None:
+    result = run("unload", "smollm2", "--grace", "inf")
+    assert (result.exit_code, result.stderr) == (2, "error: --grace: inf is no number of seconds from 0 on\n")
+    assert server.calls == []

@@ -1,11 +1,13 @@
 """Which server transcribes where nobody chose one, and which of its models."""
 
+from pathlib import Path
+
 import pytest
 from pomona.v1 import model_pb2 as m
 
 from gateway.cli import demo_models
 from gateway.cli.connection import ServerOptions
-from gateway.cli.failures import ServerNotReachedError, SetupError
+from gateway.cli.failures import ServerNotReachedError, SetupError, UsageError
 from gateway.cli.speech_server import speech_server
 from tests.support.scripted_server import ScriptedServer
 
@@ -47,6 +49,15 @@ def test_chosen_server_that_does_not_run_is_a_failure() -> None:
 def test_name_without_a_server_is_told_what_to_do() -> None:
     with pytest.raises(SetupError, match=r"no server answers at .*, and 'ears' is no folder to serve here"):
         taken(NOBODY, "ears")
+
+
+def test_folder_is_not_asked_of_a_server_that_was_chosen(server: ScriptedServer, tmp_path: Path) -> None:
+    words = f"--model: {tmp_path} is a folder, and the server at {server.address} has models by name"
+    with pytest.raises(UsageError, match=words):
+        taken(server.address, str(tmp_path), is_chosen=True)
+    with pytest.raises(UsageError, match=r"nothing is no folder here, and cannot be the name of a model"):
+        taken(listing(server, "ears"), f"{tmp_path}/nothing")
+    assert server.calls == []
 
 
 @pytest.mark.parametrize("model", [None, demo_models.WHISPER_BASE])

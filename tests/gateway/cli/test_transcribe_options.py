@@ -30,9 +30,9 @@ def test_nothing_is_asked_for_that_was_not_said(folder: Path, server: ScriptedSe
 def test_every_option_is_sent(folder: Path, server: ScriptedServer, run: Run) -> None:
     listener = listen(server)
     spoken = ("--language", "en, de", "--translate", "--words", "--prompt", "P", "--phrase", "x", "--phrase", "y")
-    decoding = ("--beam", "5", "--patience", "2", "--length-penalty", "0.5", "--temperature", "0", "--best-of", "3")
+    decoding = ("--beam", "5", "--patience", "2", "--length-penalty", "0.5", "--best-of", "3")
     doubt = ("--compression-ratio-threshold", "2", "--logprob-threshold", "-0.5", "--no-speech-threshold", "0.25")
-    other = ("--no-condition", "--no-voice-filter", "--clips", "0-1.5,1:00-1:02:03,90-", "--alternatives", "2")
+    other = ("--no-condition", "--no-voice-filter", "--clips", "0-1.5,1:00-1:02:03,1:03:00-", "--alternatives", "2")
     audio = ("--pcm", "f32le:48000:2", "--channels", "separate")
     result = run("transcribe", "talk.wav", *spoken, *decoding, *doubt, *other, *audio)
     assert result.exit_code == 0, result.stderr
@@ -42,7 +42,6 @@ def test_every_option_is_sent(folder: Path, server: ScriptedServer, run: Run) ->
         word_timestamps=True,
         initial_prompt="P",
         phrases=["x", "y"],
-        temperature=0,
         beam_size=5,
         best_of=3,
         patience=2,
@@ -57,12 +56,14 @@ def test_every_option_is_sent(folder: Path, server: ScriptedServer, run: Run) ->
     pcm = t.RawPcm(encoding=t.RawPcm.ENCODING_F32_LE, sample_rate_hz=48000, channel_count=2)
     pcm.channel_mode = t.RawPcm.CHANNEL_MODE_SEPARATE
     expected.format.pcm.CopyFrom(pcm)
-    for start_s, end_s in ((0, 1.5), (60, 3723), (90, None)):
+    for start_s, end_s in ((0, 1.5), (60, 3723), (3780, None)):
         clip = expected.clips.add()
         clip.start_offset.FromMilliseconds(start_s * 1000)
         if end_s is not None:
             clip.end_offset.FromMilliseconds(round(end_s * 1000))
     assert listener.starts[0].config.transcription == expected
+    run("transcribe", "talk.wav", "--temperature", "0")
+    assert listener.starts[1].config.transcription == t.TranscriptionConfig(temperature=0)
 
 
 def test_options_of_the_config_are_all_there() -> None:
@@ -84,23 +85,43 @@ def test_options_of_the_config_are_all_there() -> None:
             "no encoding is named 's16'; there are: s16le, f32le, mulaw, alaw. Did you mean s16le?",
         ),
         (("--pcm", "s16le:fast:1"), "'s16le:fast:1' is not ENCODING:RATE:CHANNELS, such as s16le:16000:1"),
-        (("--pcm", "s16le:0:1"), "is not ENCODING:RATE:CHANNELS"),
+        (("--pcm", "s16le:1:1"), "--pcm: RATE: not within 8000 to 48000"),
+        (("--pcm", "s16le:16000:9"), "--pcm: CHANNELS: not within 1 to 8"),
+        (("--pcm", f"s16le:{'9' * 5000}"), "is not ENCODING:RATE:CHANNELS"),
         (("--pcm", "s16le"), "is not ENCODING:RATE:CHANNELS"),
         (("--clips", "5"), "'5' is not A-B, such as 0-5.5 or 1:05-1:30, or 60- to the end"),
         (("--clips", "0-5,7-6"), "'7-6' ends before it begins"),
+        (("--clips", "0-5,3-8"), "'3-8' begins before the one before it ends"),
+        (("--clips", "5-,8-9"), "'8-9' begins before the one before it ends"),
         (("--clips", "0-99999999999999999"), "is no number of seconds"),
         (("--channels", "separate"), "--channels needs --pcm"),
         (("--language", "en,,de"), "'en,,de' is no list of languages"),
         (("--silence", "1"), "--silence needs --live"),
         (("--live", "--interim-interval", "1"), "--interim-interval needs a terminal, or --format json"),
-        (("--live", "--silence", "-1"), "--silence: -1 is no number of seconds"),
-        (("--beam", "-1"), "--beam: not within 0 to 4294967295"),
+        (("--live", "--clips", "0-1"), "--clips: not with --live"),
+        (("--live", "--no-voice-filter"), "--no-voice-filter: not with --live"),
+        (("--live", "--silence", "-1"), "--silence: not within 0.1 to 10"),
+        (("--idle-timeout", "0"), "--idle-timeout: not within 0.1 to 3600"),
+        (("--idle-timeout", "nan"), "--idle-timeout: not within 0.1 to 3600"),
+        (("--beam", "-1"), "--beam: not within 1 to 16"),
+        (("--beam", "0"), "--beam: not within 1 to 16"),
+        (("--temperature", "5"), "--temperature: not within 0 to 2"),
+        (("--temperature", "nan"), "--temperature: not within 0 to 2"),
+        (("--patience", "0"), "--patience: not above 0, at most 8"),
+        (("--patience", "2", "--beam", "1"), "--patience: only with --beam above 1"),
+        (("--alternatives", "2", "--live"), "--alternatives: only with --beam or --best-of above 1"),
+        (("--alternatives", "11"), "--alternatives: not within 0 to 10"),
+        (("--phrase", ""), "--phrase: an empty one"),
         (("--live", "talk.wav"), "--live takes one FILE"),
         (("talk.wav", "--format", "srt"), "several transcripts in srt make no file: add --output FOLDER/"),
-        (("talk.wav", "-o", "talk.wav"), "talk.wav is a file, and several transcripts need a folder"),
+        (("talk.wav", "-o", "one.srt"), "one.srt is one file, and 2 transcripts need a folder, such as one.srt/"),
+        (("-o", "talk.wav/"), "talk.wav is no folder"),
+        (("-o", "one.doc"), "--output: no format is named 'doc'; there are: txt, srt, vtt, json, tsv"),
+        (("-o", "nowhere/one.srt"), "--output: nowhere is no folder"),
+        (("-o", "nowhere/out/"), "--output: nowhere is no folder"),
         (("sub/talk.wav", "-o", "out/"), "the transcripts of talk.wav and sub/talk.wav would both be out/talk.txt"),
-        (("-o", "talk.wav"), "talk.wav is a recording, and would be overwritten"),
-        (("-o", "no.wav/x.txt", "--server", "nowhere"), "'nowhere' is no address"),
+        (("-o", "talk.wav", "--format", "txt"), "talk.wav is a recording, and would be overwritten"),
+        (("--server", "nowhere"), "'nowhere' is no address"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_sent(
@@ -110,6 +131,7 @@ def test_wrong_usage_is_told_before_anything_is_sent(
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
     assert server.calls == []
+    assert [each.name for each in folder.iterdir()] == ["talk.wav"]
 
 
 def test_names_of_other_tools_lead_to_this_one(run: Run) -> None:

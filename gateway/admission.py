@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.errors import QueueFull, ServerDraining
+from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, ServerDraining
 
 MIB = 1024 * 1024
 
@@ -65,10 +66,11 @@ class Admission:
         Args:
             model: canonical name.
             priority: a higher one gets a free place first.
-            timeout_s: waits no longer than this or the limit.
+            timeout_s: until the caller's deadline.
 
         Raises:
-            QueueFull: too many wait already, or no place became free in time.
+            QueueFull: too many wait already, or no place became free within the limit.
+            DeadlineExceeded: none became free before the caller's deadline.
             ServerDraining: no one is let in any more.
         """
         self.check_open()
@@ -80,7 +82,10 @@ class Admission:
         waiter = _Waiter(model, priority, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         limit_s = self._limits.max_wait_s
-        await self._wait(waiter, limit_s if timeout_s is None else min(limit_s, timeout_s))
+        if timeout_s is None or limit_s < timeout_s:
+            await self._wait(waiter, limit_s, lambda: self._full(model))
+        else:
+            await self._wait(waiter, timeout_s, DeadlineExceeded)
 
     def check_open(self) -> None:
         """Refuse who would bring new work.
@@ -107,13 +112,13 @@ class Admission:
                 waiter.admitted.set_exception(ServerDraining())
         self._waiting.clear()
 
-    async def _wait(self, waiter: _Waiter, timeout_s: float) -> None:
+    async def _wait(self, waiter: _Waiter, timeout_s: float, late: Callable[[], GatewayError]) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter.admitted
         except TimeoutError:
             self._forget(waiter)
-            raise self._full(waiter.model) from None
+            raise late() from None
         except asyncio.CancelledError:
             self._forget(waiter)
             raise

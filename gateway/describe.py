@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pomona.v1 import model_pb2
@@ -25,6 +25,7 @@ class Describer:
         log: takes what one-shots say when they fail.
         turns: how many may run at once.
         allow_mlx_lm: whether mlx-lm may compute architectures that are not written in this build.
+        limits: of every model that is loaded here; those of audio are told of models that hear.
     """
 
     command: Command
@@ -32,15 +33,21 @@ class Describer:
     log: FilteringBoundLogger
     turns: asyncio.Semaphore
     allow_mlx_lm: bool = False
+    limits: model_pb2.ModelLimits = field(default_factory=model_pb2.ModelLimits)
 
     async def describe(self, model: CatalogueModel) -> model_pb2.Model:
-        """Return what the headers of the model's checkpoint say.
+        """Return what the headers of the model's checkpoint say, with the limits that it would have.
 
         Raises:
             LoadError: they cannot be read.
         """
         one_shot = OneShot(self.command, self.timeout_s, self.log, self.turns)
-        return await one_shot.ask(model.name, model.checkpoint, self._settings(model), model_pb2.Model())
+        facts = await one_shot.ask(model.name, model.checkpoint, self._settings(model), model_pb2.Model())
+        facts.limits.MergeFrom(self.limits)
+        if model_pb2.Model.TASK_TRANSCRIBE not in facts.tasks:
+            facts.limits.ClearField("max_audio_duration")
+            facts.limits.ClearField("default_idle_timeout")
+        return facts
 
     def _settings(self, model: CatalogueModel) -> dict[str, Any]:
         told = {"reasoning_marks": model.reasoning_marks, "tool_dialect": model.tool_dialect, "task": model.task}

@@ -4,6 +4,7 @@
     ├── RequestError          MalformedRequest  InvalidField  UnsupportedOption  DuplicateRequestId  StreamIdle
     │                         SlowReader  ScopeMissing
     ├── ModelError            ModelNotFound  ModelLoading  ModelBackingOff  ModelFailed  ModelUnloading  ModelInUse
+    │   │                     TaskNotSupported
     │   └── LoadError         ModelLoadFailed  CheckpointRejected  CheckpointCorrupt
     ├── WorkerError           WorkerDied  WorkerStalled  WorkerRestarting
     ├── CapacityError         QueueFull
@@ -228,6 +229,16 @@ class ModelInUse(ModelError):
     use: str
 
     text = "The model {0.model} is {0.use}."
+
+
+@dataclass(eq=False)
+class TaskNotSupported(ModelError):
+    """Raised when the model is of another kind than the request; `tasks` are what it does, in words."""
+
+    model: str
+    tasks: str
+
+    text = "The model {0.model} cannot do this; what it does: {0.tasks}."
 
 
 @dataclass(eq=False)

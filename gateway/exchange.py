@@ -29,10 +29,11 @@ from gateway.errors import (
     WorkerRestarting,
 )
 from gateway.lost_worker import death_of, exit_behind, has_details
-from gateway.model_status import Exit, ExitCause, Instance, Lease, WorkerPool
+from gateway.model_status import Exit, ExitCause, Instance, Lease, ModelState, WorkerPool
 from gateway.requests import Request, RequestKey, Requests
-from gateway.status import status_of
+from gateway.status import CLIENT_GONE, status_of
 from gateway.stream_call import StreamCall
+from gateway.tasks import check_task
 from gateway.write_watch import WriteWatch
 
 PRIVATE_PREFIX = "x-pomona-"
@@ -116,6 +117,8 @@ class Exchange:
         try:
             if isinstance(error, asyncio.CancelledError):
                 await self._fail_if_aborted()
+            elif isinstance(error, CLIENT_GONE):
+                raise asyncio.CancelledError from None
             elif isinstance(error, Exception):
                 await self._fail(error)
         finally:
@@ -143,6 +146,8 @@ class Exchange:
         self._held_bytes = len(body)
         await self._parts.admission.enter(model.name, envelope.priority, self._remaining_s())
         self._is_admitted = True
+        if self._parts.workers.state(model.name).state is ModelState.UNLOADED:
+            await check_task(self._method, model, self._parts.catalogue, self._remaining_s())
         metadata = self._metadata(request, envelope)
         try:
             first = await self._attempt(request, (body, added), source, metadata)
@@ -194,8 +199,8 @@ class Exchange:
         try:
             async with asyncio.timeout(STATUS_LIMIT_S):
                 await self._context.abort(code, message, trailers)
-        except TimeoutError:
-            # The library has the status and sends it once the client takes what is before it.
+        except (TimeoutError, CLIENT_GONE):
+            # The library has the status and sends it once the client, if it is still there, takes what is before it.
             raise asyncio.CancelledError from None
 
     async def _fail_if_aborted(self) -> None:
@@ -219,12 +224,12 @@ class Exchange:
 
     async def _first_message(self) -> bytes:
         """Return the first message; unlike the iterator over all of them, the call keeps no reference to it."""
-        limit_s = self._parts.limits.first_message_s
+        limit_s, remaining_s = self._parts.limits.first_message_s, self._remaining_s()
         try:
-            async with asyncio.timeout(min(limit_s, self._remaining_s())):
+            async with asyncio.timeout(min(limit_s, remaining_s)):
                 message = await self._context.read()
         except TimeoutError:
-            raise StreamIdle(limit_s) from None
+            raise (StreamIdle(limit_s) if limit_s < remaining_s else DeadlineExceeded()) from None
         if not isinstance(message, bytes):
             raise MalformedRequest("the stream ended before its first message")
         return message

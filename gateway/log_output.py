@@ -21,6 +21,8 @@ from typing import Literal
 
 from structlog.typing import FilteringBoundLogger
 
+from gateway.status import CLIENT_GONE
+
 MAX_WAITING_BYTES = 1024 * 1024
 RETRY_S = 1.0  # how often a descriptor that takes nothing at the moment is asked again
 
@@ -133,6 +135,8 @@ class _LibraryLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Log `record`; its text, which may hold paths, is written but not kept."""
         level = "error" if record.levelno >= logging.ERROR else "warning"
+        if record.exc_info is not None and isinstance(record.exc_info[1], CLIENT_GONE):
+            level = "debug"
         with contextlib.suppress(Exception):
             text = record.getMessage()
             getattr(self._log, level)("library line", library=record.name, detail=text, exc_info=record.exc_info)

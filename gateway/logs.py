@@ -119,10 +119,10 @@ class LineStream(Protocol):
 
 def make_log(ring: LogRing, level: str, style: Style, stream: LineStream) -> FilteringBoundLogger:
     """Return a logger that writes to `stream` and to `ring` what is at least `level`."""
+    # Of the ways to write a trace this one shows no values of variables, which may be prompts and secrets.
+    console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
     render: tuple[Processor, ...] = (
-        (structlog.processors.format_exc_info, structlog.processors.JSONRenderer())
-        if style == "json"
-        else (structlog.dev.ConsoleRenderer(colors=stream.isatty()),)
+        (structlog.processors.format_exc_info, structlog.processors.JSONRenderer()) if style == "json" else (console,)
     )
     return cast(
         "FilteringBoundLogger",

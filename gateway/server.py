@@ -44,7 +44,7 @@ from gateway.services.server import ServerService
 from gateway.services.stock import Stock
 from gateway.settings import GrpcSettings, Settings, SettingsError, process_environment
 from gateway.sockets import PARENT, SocketFolder
-from gateway.worker_starter import WorkerStarter, worker_environment, worker_settings
+from gateway.worker_starter import WorkerStarter, told_limits, worker_environment, worker_settings
 from gateway.workers import Workers
 
 __all__ = ["Gateway", "ListenError", "serve"]
@@ -171,6 +171,7 @@ class Gateway:
         self._admission.close()
         held = list(self._requests)
         self.log.info("server drains", requests=len(held), grace_s=grace_s)
+        self._workers.announce_ending(grace_s)
         if await self._requests.until_empty(grace_s):
             return Drained(len(held), 0)
         left = list(self._requests)
@@ -313,6 +314,7 @@ def _catalogue(settings: Settings, found: Found, command: Command, log: Filterin
         log,
         asyncio.Semaphore(MAX_AT_ONCE),
         settings.allow_mlx_lm,
+        told_limits(settings),
     )
     try:
         return Catalogue(found.models.values(), describer.describe)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import grpc.aio
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
@@ -17,6 +18,7 @@ from gateway import errors
 DOMAIN = "pomona"
 DETAILS_KEY = "grpc-status-details-bin"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
+CLIENT_GONE = grpc.aio.InternalError  # what the library raises where something is sent in an RPC that is over
 MAX_TEXT_CHARS = 512  # of a message, and of a value in the metadata: a whole status stays under 4 KiB
 MAX_FACTS = 4
 MAX_VIOLATIONS = 4
@@ -182,7 +184,9 @@ def _disk_full(error: errors.DiskFull, reason: str, message: str) -> Message:
 
 
 def _precondition(
-    error: errors.ModelLoadFailed | errors.ModelFailed | errors.ModelInUse, reason: str, message: str
+    error: errors.ModelLoadFailed | errors.ModelFailed | errors.ModelInUse | errors.TaskNotSupported,
+    reason: str,
+    message: str,
 ) -> Message:
     violation = error_details_pb2.PreconditionFailure.Violation(type=reason, subject=error.model, description=message)
     return error_details_pb2.PreconditionFailure(violations=[violation])
@@ -212,6 +216,9 @@ ROWS: Mapping[type[errors.GatewayError], Row] = {
     ),
     errors.ModelUnloading: Row(StatusCode.UNAVAILABLE, "MODEL_UNLOADING", _named("model"), retry_s=1.0),
     errors.ModelInUse: Row(StatusCode.FAILED_PRECONDITION, "MODEL_IN_USE", _named("model", "use"), _precondition),
+    errors.TaskNotSupported: Row(
+        StatusCode.FAILED_PRECONDITION, "TASK_NOT_SUPPORTED", _named("model", "tasks"), _precondition
+    ),
     errors.WorkerDied: Row(StatusCode.UNAVAILABLE, "WORKER_DIED", _death_facts, retry_s=1.0, pushback=False),
     errors.WorkerStalled: Row(
         StatusCode.UNAVAILABLE, "WORKER_STALLED", _named("model", "events_sent"), retry_s=1.0, pushback=False

@@ -3,15 +3,21 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from pomona.v1 import worker_pb2, worker_pb2_grpc
+
+from gateway.model_status import Instance
 
 SCHEMA_REVISION = 1
 SECRET_KEY = "x-pomona-secret"  # noqa: S105 - the name of a key, not a secret
 SOCKET_POLL_S = 0.005
+ANNOUNCE_LIMIT_S = 1.0
+CLOSED = (grpc.aio.BaseError, asyncio.InvalidStateError, RuntimeError)  # what a call over a closed channel raises
 OPTIONS = (
     ("grpc.default_authority", "localhost"),  # A path is not a valid authority for every peer (grpc#34305).
     ("grpc.use_local_subchannel_pool", 1),
@@ -70,9 +76,8 @@ class WorkerLink:
         Raises:
             LinkError: the stream broke off.
         """
-        interval = Duration()
-        interval.FromNanoseconds(round(interval_s * 1e9))
-        call = self._stub.WatchWorker(worker_pb2.WatchWorkerRequest(interval=interval), metadata=self._metadata)
+        request = worker_pb2.WatchWorkerRequest(interval=_duration(interval_s))
+        call = self._stub.WatchWorker(request, metadata=self._metadata)
         try:
             async for report in call:
                 yield report
@@ -91,9 +96,8 @@ class WorkerLink:
         Returns:
             Whether it agreed.
         """
-        grace = Duration()
-        grace.FromNanoseconds(round(grace_s * 1e9))
-        call = self._stub.Shutdown(worker_pb2.ShutdownRequest(grace=grace), metadata=self._metadata, timeout=timeout_s)
+        request = worker_pb2.ShutdownRequest(grace=_duration(grace_s))
+        call = self._stub.Shutdown(request, metadata=self._metadata, timeout=timeout_s)
         try:
             await call
         except grpc.aio.AioRpcError:
@@ -118,3 +122,34 @@ class WorkerLink:
         # A channel that finds no socket pauses before it tries again: so it is not used before there is one.
         while not self._socket.exists():  # noqa: ASYNC110 - nothing here could set an event
             await asyncio.sleep(SOCKET_POLL_S)
+
+
+async def ask(instance: Instance, method: str, request: Message, limit_s: float) -> Any:
+    """Return what a worker answers to a method of WorkerService; None where it is gone, or too slow for the limit."""
+    call: Any = None
+    try:
+        stub = worker_pb2_grpc.WorkerServiceStub(instance.channel)
+        call = getattr(stub, method)(request, metadata=((SECRET_KEY, instance.secret),), timeout=limit_s)
+        return await call
+    except (grpc.aio.AioRpcError, *CLOSED):
+        return None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return None  # the call was cancelled, because its channel was closed
+    finally:
+        if call is not None:
+            call.cancel()
+
+
+async def announce_ending(instance: Instance, remaining_s: float) -> None:
+    """Have a worker tell its requests when they will be ended; one that does not take it in time is left alone."""
+    request = worker_pb2.AnnounceEndingRequest(remaining=_duration(remaining_s))
+    await ask(instance, "AnnounceEnding", request, ANNOUNCE_LIMIT_S)
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration

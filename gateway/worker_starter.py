@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pomona.v1 import model_pb2
 from structlog.typing import FilteringBoundLogger
 
 from gateway.catalogue import Catalogue, CatalogueModel
@@ -101,3 +102,15 @@ def worker_settings(entry: CatalogueModel, options: LoadOptions, settings: Setti
         "allow_mlx_lm": settings.allow_mlx_lm,
         **settings.worker.model_dump(mode="json"),
     }
+
+
+def told_limits(settings: Settings) -> model_pb2.ModelLimits:
+    """Return the limits that workers are told and say of every model they load."""
+    limits = model_pb2.ModelLimits(
+        max_queue_requests=settings.worker.max_queue_requests,
+        max_request_bytes=settings.grpc.max_request_bytes,
+        max_response_bytes=settings.grpc.max_response_bytes,
+    )
+    limits.max_audio_duration.FromNanoseconds(round(settings.worker.max_audio_s * 1e9))
+    limits.default_idle_timeout.FromNanoseconds(round(settings.worker.audio_idle_s * 1e9))
+    return limits

@@ -7,6 +7,7 @@ awaited: no model waits for another, and callers wait for changes, each within i
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -30,6 +31,7 @@ from gateway.lifecycle import (
     Lifecycle,
     Pause,
     PauseOver,
+    Ready,
     StartWorker,
     StopWorker,
     Unwanted,
@@ -37,6 +39,7 @@ from gateway.lifecycle import (
 )
 from gateway.model_status import ExitCause, Instance, Lease, LoadOptions, ModelState, ModelStatus
 from gateway.supervisor import Supervisor
+from gateway.worker_link import announce_ending
 
 WAIT_LIMIT_S = 3600.0  # For callers without a deadline.
 ANSWER_MARGIN_S = 0.05  # Left of a caller's time for the refusal to reach it.
@@ -99,6 +102,7 @@ class Workers:
         self._changes = Changes(self.state)
         self._incident = ("", float("-inf"))  # the model that crashed first in it, and when
         self._is_stopping = False
+        self._end_s = math.inf  # when requests of all models are ended, as far as that is known
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.Task[None] | None = None
 
@@ -122,6 +126,12 @@ class Workers:
         if writer is not None:
             writer.cancel()
             await asyncio.wait([writer])
+
+    def announce_ending(self, remaining_s: float) -> None:
+        """Have all workers, also those that load, tell their requests that in so many seconds they are ended."""
+        self._end_s = min(self._end_s, self._chances.now() + remaining_s)
+        for keeper in self._keepers.values():
+            self._announce(keeper, remaining_s)
 
     def hurry(self) -> None:
         """Have workers that are being stopped end sooner, or be killed."""
@@ -287,6 +297,8 @@ class Workers:
         effect = keeper.life.apply(event)
         if effect is not None:
             self._carry_out(keeper, effect)
+        if isinstance(event, Ready) and self._end_s < math.inf:
+            self._announce(keeper, max(0.0, self._end_s - self._chances.now()))
         self._changes.tell(keeper.model)
         if keeper.life.state is not old or isinstance(event, Exited):
             keeper.wake()
@@ -303,9 +315,17 @@ class Workers:
                 if keeper.supervisor is not None:
                     keeper.supervisor.stop()
             case AwaitIdle(grace_s):
+                if keeper.holds.count:
+                    self._announce(keeper, grace_s)
                 keeper.set_timer(grace_s if keeper.holds.count else 0.0, partial(self._post, keeper, Idle()))
             case Pause(number, delay_s):
                 keeper.set_timer(delay_s, partial(self._post, keeper, PauseOver(number)))
+
+    def _announce(self, keeper: Keeper, remaining_s: float) -> None:
+        """Tell a worker that has been ready: no other has requests."""
+        instance = keeper.supervisor.instance if keeper.supervisor is not None else None
+        if instance is not None and keeper.life.facts is not None:
+            self._begin(announce_ending(instance, remaining_s))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,7 @@ class Transfer:
 
     def _download(self, file: RemoteFile) -> None:
         self._blob(file).parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self._partial(file)) as stream:
+        with _locked(self._partial(file), lambda: self.meter.enter("waiting", file.name)) as stream:
             if self._blob(file).exists():  # another process was at it
                 return
             self._fill(file, stream)
@@ -148,11 +148,19 @@ class Transfer:
 
 
 @contextmanager
-def _locked(partial: Path) -> Generator[BinaryIO]:
-    """Open what has come of a file, for this process alone; another one that pulls it is waited for."""
+def _locked(partial: Path, on_wait: Callable[[], None]) -> Generator[BinaryIO]:
+    """Open what has come of a file, for this process alone.
+
+    Another process that pulls it is waited for, after `on_wait`: until it has it, gives up or dies, each of which lets
+    go of the file; whoever follows this pull ends the wait by ending the pull.
+    """
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor, "r+b") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(stream, fcntl.LOCK_EX)
         yield stream
 
 

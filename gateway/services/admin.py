@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
-import grpc.aio
-from pomona.v1 import server_pb2, worker_pb2, worker_pb2_grpc
+from pomona.v1 import server_pb2, worker_pb2
 from structlog.typing import FilteringBoundLogger
 
 from gateway.catalogue import Catalogue
@@ -18,12 +16,12 @@ from gateway.model_status import Instance
 from gateway.requests import Request, Requests
 from gateway.services.strict import check_range
 from gateway.services.views import seconds_of, timestamp
+from gateway.worker_link import ask
 
 ASK_LIMIT_S = 0.5
 DEFAULT_PAST_LINES = 100
 MAX_PAST_LINES = 1000
 MAX_GRACE_S = 86_400
-CLOSED = (grpc.aio.BaseError, asyncio.InvalidStateError, RuntimeError)  # what a call over a closed channel raises
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +102,10 @@ class AdminService:
 
 async def _ask(instance: Instance) -> dict[str, server_pb2.RequestInfo]:
     """Return what a worker says of its requests, by id; nothing where it does not answer in time, or is gone."""
-    call: Any = None
-    try:
-        stub = worker_pb2_grpc.WorkerServiceStub(instance.channel)
-        metadata = (("x-pomona-secret", instance.secret),)
-        call = stub.ListWorkerRequests(worker_pb2.ListWorkerRequestsRequest(), metadata=metadata, timeout=ASK_LIMIT_S)
-        answer: worker_pb2.ListWorkerRequestsResponse = await call
-    except (grpc.aio.AioRpcError, *CLOSED):
-        return {}
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return {}  # the call was cancelled, because its channel was closed
-    finally:
-        if call is not None:
-            call.cancel()
-    return {info.request_id: info for info in answer.requests}
+    answer: worker_pb2.ListWorkerRequestsResponse | None = await ask(
+        instance, "ListWorkerRequests", worker_pb2.ListWorkerRequestsRequest(), ASK_LIMIT_S
+    )
+    return {info.request_id: info for info in answer.requests} if answer is not None else {}
 
 
 def _info(request: Request, told: server_pb2.RequestInfo | None) -> server_pb2.RequestInfo:

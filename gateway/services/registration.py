@@ -7,8 +7,10 @@ here, at the servicer's edge.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
@@ -20,7 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.errors import GatewayError, InternalError, MalformedRequest
 from gateway.services.strict import refuse_unknown
-from gateway.status import status_of
+from gateway.status import CLIENT_GONE, status_of
 
 MAX_CONTROL_BYTES = 64 * 1024
 MessageType = TypeVar("MessageType", bound=Message)
@@ -53,10 +55,10 @@ def _handler(
             response: Message = await behaviour(read_message(request_class, body))
         return response
 
-    async def stream(body: bytes, context: Any) -> AsyncIterator[Message]:
-        async with ServicersEdge(context, log):
-            async for response in behaviour(read_message(request_class, body)):
-                yield response
+    async def stream(body: bytes, context: Any) -> None:
+        async with ServicersEdge(context, log), aclosing(behaviour(read_message(request_class, body))) as responses:
+            async for response in responses:
+                await context.write(response)
 
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(stream, response_serializer=serializer)
@@ -95,9 +97,14 @@ class ServicersEdge:
         """Turn `error` into a status, where it is one that the client can be told."""
         if not isinstance(error, Exception):
             return
+        if isinstance(error, CLIENT_GONE):
+            raise asyncio.CancelledError from None
         if not isinstance(error, GatewayError):
             incident = secrets.token_hex(4)
             what = type(error).__name__
             self._log.error("request failed unexpectedly", incident=incident, what=what, exc_info=error)
             error = InternalError(incident)
-        await self._context.abort(*status_of(error))
+        try:
+            await self._context.abort(*status_of(error))
+        except CLIENT_GONE:
+            raise asyncio.CancelledError from None

@@ -12,6 +12,7 @@ from pomona.v1 import server_pb2
 
 from gateway.catalogue import Catalogue
 from gateway.footprint import footprint_bytes
+from gateway.memory import machine_memory
 from gateway.model_status import WorkerPool
 from gateway.requests import Requests
 from gateway.services.views import timestamp
@@ -52,7 +53,7 @@ class ServerService:
             instance_id=self.instance_id,
             start_time=timestamp(self.start_time_s),
             device=self._device(),
-            memory_total_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            memory_total_bytes=machine_memory().total_bytes,
             max_request_bytes=self.max_request_bytes,
             mlx_version=_version("mlx"),
         )

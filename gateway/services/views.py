@@ -54,6 +54,8 @@ def _add_limits(view: model_pb2.Model, model: CatalogueModel, status: ModelStatu
     context_tokens = status.options.context_tokens or model.context_tokens
     if context_tokens:
         view.limits.max_context_tokens = min(context_tokens, view.limits.max_context_tokens or context_tokens)
+    if model_pb2.Model.TASK_GENERATE in view.tasks and view.limits.max_context_tokens:
+        view.limits.max_output_tokens = view.limits.max_context_tokens - 1
     view.limits.max_batch_rows = status.options.max_batch_rows or model.max_batch_rows
     view.runtime.options.kv_scheme = status.options.kv_scheme or model.kv_scheme
     view.runtime.path = model.path

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.admission import Admission, AdmissionLimits
-from gateway.errors import QueueFull, ServerDraining
+from gateway.errors import DeadlineExceeded, QueueFull, ServerDraining
 from tests.support.waiting import eventually
 
 
@@ -100,7 +100,7 @@ async def test_waiting_ends_at_its_limit() -> None:
 async def test_waiting_ends_with_the_callers_time() -> None:
     gate = admission(per_model=1)
     await gate.enter("a")
-    with pytest.raises(QueueFull):
+    with pytest.raises(DeadlineExceeded):
         await gate.enter("a", timeout_s=0.0)
 
 

@@ -41,6 +41,17 @@ async def test_a_description_is_the_message_that_was_printed() -> None:
     assert facts == model_pb2.Model(architecture="llama", limits=model_pb2.ModelLimits(max_context_tokens=9))
 
 
+@pytest.mark.parametrize(("task", "audio_s"), [("TASK_GENERATE", 0), ("TASK_TRANSCRIBE", 7)])
+async def test_a_description_has_the_limits_that_the_model_would_have(task: str, audio_s: int) -> None:
+    limits = model_pb2.ModelLimits(max_queue_requests=5, max_request_bytes=6)
+    limits.max_audio_duration.seconds = limits.default_idle_timeout.seconds = 7
+    program = f"""print('{{"tasks": ["{task}"], "limits": {{"maxContextTokens": 9}}}}')"""
+    found = (await replace(describer(program), limits=limits).describe(MODEL)).limits
+    assert (found.max_context_tokens, found.max_queue_requests, found.max_request_bytes) == (9, 5, 6)
+    assert (found.max_audio_duration.seconds, found.default_idle_timeout.seconds) == (audio_s, audio_s)
+    assert found.HasField("max_audio_duration") == bool(audio_s)
+
+
 async def test_the_path_of_the_checkpoint_is_the_last_argument() -> None:
     program = """import json, sys; print(json.dumps({"architecture": sys.argv[-1]}))"""
     assert (await describer(program).describe(MODEL)).architecture == "/secret/place/model"

@@ -41,6 +41,7 @@ SAMPLES: list[GatewayError] = [
     errors.ModelFailed(MODEL, "SIGKILL"),
     errors.ModelUnloading(MODEL),
     errors.ModelInUse(MODEL, "loaded"),
+    errors.TaskNotSupported(MODEL, "generate"),
     errors.WorkerDied(MODEL, 7, "SIGKILL"),
     errors.WorkerStalled(MODEL, 7),
     errors.WorkerRestarting(MODEL, 2.0),

@@ -3,7 +3,7 @@
 import pytest
 from pomona.v1 import model_pb2
 
-from gateway.estimate import Held, add_room, told_settings
+from gateway.estimate import BUDGET, TOLD, Held, add_room, told_settings
 from gateway.memory import MachineMemory
 
 NEEDED = 100
@@ -61,3 +61,9 @@ def test_nobody_is_named_where_evicting_all_does_not_help() -> None:
 def test_a_one_shot_is_told_what_decides_the_size_and_nothing_else() -> None:
     settings = {"model": "m", "path": "fast", "kv_scheme": "8", "kv_bytes": None, "cpu_kernels": False, "secret": "s"}
     assert told_settings(settings, 7) == {"path": "fast", "kv_scheme": "8", "cpu_kernels": False, "budget_bytes": 7}
+
+
+def test_the_one_shot_takes_every_setting_that_it_is_told() -> None:
+    from worker import fit
+
+    assert (set(TOLD), BUDGET) == (set(fit.SETTINGS), fit.BUDGET)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 
+import grpc.aio
 import pytest
 
 from gateway import log_output
@@ -140,3 +141,13 @@ def test_a_library_line_is_written_but_its_text_is_not_kept(pipe: tuple[int, int
     output.close(LIMIT_S)
     assert json.loads(os.read(pipe[0], 4096))["detail"] == "lost: /secret/place"
     assert dict(ring.past(1)[0].fields) == {"library": "asyncio"}
+
+
+def test_a_library_that_could_not_send_to_a_client_that_left_is_no_error(pipe: tuple[int, int]) -> None:
+    output, ring = LogOutput(pipe[1], "json"), LogRing(10)
+    with library_lines(make_log(ring, "info", "json", output)):
+        for error in (grpc.aio.InternalError("the client left"), ValueError("a bug")):
+            logging.getLogger("grpc").error("%s in a method", type(error).__name__, exc_info=error)
+    output.close(LIMIT_S)
+    assert json.loads(os.read(pipe[0], 4096))["detail"] == "ValueError in a method"
+    assert len(ring.past(10)) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway import logs
+from gateway.log_output import Style
 from gateway.logs import LogLine, LogRing, make_log
 
 
@@ -51,6 +52,17 @@ def test_a_trace_is_written_but_only_its_name_is_kept() -> None:
     assert "/secret/place" in stream.getvalue()
     assert ring.past(1)[0].fields["exception"] == "FileNotFoundError"
     assert "/secret/place" not in str(ring.past(1)[0])
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_a_trace_shows_no_values(style: Style) -> None:
+    stream, prompt = io.StringIO(), "a private prompt"
+    try:
+        prompt.index("none")
+    except ValueError as error:
+        make_log(LogRing(10), "info", style, stream).error("failed", exc_info=error)
+    assert "ValueError: substring not found" in stream.getvalue()
+    assert prompt not in stream.getvalue()
 
 
 def test_the_ring_keeps_the_last_lines() -> None:

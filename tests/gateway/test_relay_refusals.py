@@ -95,6 +95,15 @@ async def test_a_stream_whose_first_message_does_not_come_ends(tmp_path: Path, m
     assert failure.metadata == {"idle_s": "0.2"}
 
 
+@pytest.mark.parametrize("method", [STREAM_UNARY, STREAM_STREAM])
+async def test_a_stream_whose_time_is_over_before_its_first_message_is_not_called_idle(
+    tmp_path: Path, method: str
+) -> None:
+    async with relay_under_test(tmp_path, {}, first_message_s=5.0, max_request_s=0.2) as relay:
+        failure = await failure_of(relay.call(method)(timeout=LIMIT_S))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "")
+
+
 async def test_a_first_message_that_comes_late_but_in_time_is_served(tmp_path: Path) -> None:
     async def count(source: Any, context: Any) -> bytes:
         return b"%d" % len([message async for message in source])

@@ -71,6 +71,11 @@ async def running(settings: Settings) -> AsyncGenerator[Running]:
         await gateway.stop()
 
 
+def told(folder: Path) -> list[float]:
+    """Return after how many seconds its requests will be ended, each time that the worker was told."""
+    return [noted["remaining_s"] for noted in events_in(folder, "ending")]
+
+
 async def test_a_request_loads_its_model_and_streams(tmp_path: Path) -> None:
     write_script(tmp_path, methods={STREAM_GENERATE: SHORT})
     async with running(settings_for(tmp_path)) as server:
@@ -181,10 +186,12 @@ async def test_a_second_signal_shortens_the_grace(tmp_path: Path) -> None:
         hurry = asyncio.Event()
         stopping = asyncio.create_task(server.gateway.drain_or_hurry(hurry))
         await eventually(lambda: server.gateway._admission._is_closed)
+        await eventually(lambda: told(tmp_path) == [600.0], LIMIT_S)
         assert not call.done()
         hurry.set()
         await asyncio.wait_for(stopping, LIMIT_S)
         assert (await failure_of(call)).reason == "SERVER_DRAINING"
+        await eventually(lambda: told(tmp_path) == [600.0, 0.1], LIMIT_S)
 
 
 async def test_a_message_over_the_limit_is_refused_by_the_library(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pomona.v1 import model_pb2
 from gateway.catalogue import Catalogue, CatalogueModel
 from gateway.lifecycle import Event, Ready
 from gateway.model_status import LoadOptions
-from gateway.settings import Settings
+from gateway.settings import GrpcSettings, Settings
 from gateway.sockets import SocketFolder
 from gateway.worker_defaults import WorkerDefaults
-from gateway.worker_starter import WorkerStarter, worker_environment
+from gateway.worker_starter import WorkerStarter, told_limits, worker_environment, worker_settings
 from tests.support.scripted import events_in, fake_worker_command, write_script
 from tests.support.waiting import eventually
 
@@ -72,6 +72,17 @@ async def test_a_real_worker_understands_every_setting(tmp_path: Path) -> None:
     assert understood.prefix_cache_folder == str(tmp_path / "prefixes")
     assert (understood.reasoning_marks, understood.tool_dialect) == (["<a>", "</a>"], "hermes")
     assert understood.task == "embed"
+
+
+def test_the_limits_that_are_told_of_a_model_that_is_not_loaded_are_those_that_its_worker_gets() -> None:
+    worker = WorkerDefaults(max_queue_requests=3, max_audio_s=60.5, audio_idle_s=1.5)
+    settings = Settings(worker=worker, grpc=GrpcSettings(max_response_bytes=2048))
+    given = worker_settings(CatalogueModel("m", Path(__file__)), LoadOptions(), settings)
+    limits = told_limits(settings)
+    assert limits.max_queue_requests == given["max_queue_requests"] == 3
+    assert (limits.max_request_bytes, limits.max_response_bytes) == (given["max_request_bytes"], 2048)
+    assert limits.max_audio_duration.ToMilliseconds() == given["max_audio_s"] * 1000 == 60_500
+    assert limits.default_idle_timeout.ToMilliseconds() == given["audio_idle_s"] * 1000 == 1_500
 
 
 def test_a_worker_sees_little_of_the_environment() -> None:

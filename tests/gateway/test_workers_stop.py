@@ -18,6 +18,11 @@ from tests.support.scripted import events_in, is_alive
 from tests.support.waiting import eventually
 
 
+def told(farm: Farm, model: str = "a") -> list[float]:
+    """Return after how many seconds its requests will be ended, each time that a worker was told."""
+    return [noted["remaining_s"] for noted in events_in(farm.folders[model], "ending")]
+
+
 async def test_an_unload_returns_with_the_process_gone_and_its_bytes(farm: Farm) -> None:
     pid = await farm.ready_pid()
     freed_bytes = await farm.workers.unload("a", 1.0)
@@ -35,6 +40,47 @@ async def test_an_unload_waits_for_the_requests_of_the_model(farm: Farm) -> None
     lease.release()
     assert await unloading > 0
     assert (await lease.instance.exit).cause is ExitCause.UNLOADED
+
+
+async def test_an_unload_tells_the_worker_at_once_how_long_its_requests_have(farm: Farm) -> None:
+    lease = await farm.workers.acquire("a", LIMIT_S)
+    unloading = [asyncio.create_task(farm.workers.unload("a", 60.0))]
+    await eventually(lambda: told(farm) == [60.0], LIMIT_S)
+    assert not events_in(farm.folders["a"], "shutdown")
+    unloading.append(asyncio.create_task(farm.workers.unload("a", 40.0)))
+    await eventually(lambda: told(farm) == [60.0, 40.0], LIMIT_S)
+    lease.release()
+    await asyncio.gather(*unloading)
+
+
+async def test_a_worker_without_requests_is_told_nothing_before_its_shutdown(farm: Farm) -> None:
+    await farm.ready_pid()
+    await farm.workers.unload("a", 60.0)
+    assert told(farm) == []
+    assert events_in(farm.folders["a"], "shutdown")
+
+
+async def test_a_worker_that_stands_still_holds_up_no_unload_by_what_it_is_to_be_told(farm: Farm) -> None:
+    lease = await farm.workers.acquire("a", LIMIT_S)
+    os.kill(lease.instance.pid, signal.SIGSTOP)
+    async with asyncio.timeout(LIMIT_S):
+        assert await farm.workers.unload("a", 0.1) > 0
+    lease.release()
+
+
+async def test_the_end_of_all_is_told_to_workers_that_serve_and_to_those_that_load(farm: Farm) -> None:
+    farm.script("b", reports=10, pause_s=0.05)
+    lease = await farm.workers.acquire("a", LIMIT_S)
+    loading = asyncio.create_task(farm.workers.acquire("b", LIMIT_S))
+    await farm.until(S.LOADING, "b")
+    farm.workers.announce_ending(50.0)
+    leases = (lease, await loading)
+    await eventually(lambda: bool(told(farm, "a") and told(farm, "b")), LIMIT_S)
+    assert told(farm, "a") == [50.0]
+    (left_s,) = told(farm, "b")
+    assert 50.0 - LIMIT_S < left_s < 50.0
+    for one in leases:
+        one.release()
 
 
 async def test_an_unload_waits_no_longer_than_its_grace(farm: Farm) -> None:

@@ -231,6 +231,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         await self.check(context)
         return worker_pb2.CancelWorkerRequestResponse(found=False)
 
+    async def AnnounceEnding(self, request: Any, context: Any) -> worker_pb2.AnnounceEndingResponse:  # noqa: N802
+        await self.check(context)
+        self.worker.note("ending", remaining_s=request.remaining.ToNanoseconds() / 1e9)
+        return worker_pb2.AnnounceEndingResponse()
+
     async def Shutdown(self, request: Any, context: Any) -> worker_pb2.ShutdownResponse:  # noqa: N802
         await self.check(context)
         self.worker.note("shutdown")

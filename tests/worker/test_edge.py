@@ -1,6 +1,8 @@
 """Whatever a method raises, its caller gets a status."""
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -8,8 +10,10 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 import pytest
+from pomona.v1 import common_pb2
 
 from tests.support.worker_client import refusal_of
+from worker.errors import MalformedRequest
 from worker.services.edge import SECRET_KEY, Call, Edge
 
 SECRET = "s"
@@ -27,11 +31,28 @@ async def is_cancelled(body: bytes, call: Call) -> NoReturn:
     raise asyncio.CancelledError
 
 
+async def sends_too_much(body: bytes, call: Call) -> None:
+    # It ends the RPC at once, and what is sent then fails as it does where the caller just left; but every time.
+    await call.send(common_pb2.TokenIds(ids=[1] * 10_000))
+
+
+async def fails_late(body: bytes, call: Call) -> NoReturn:
+    with contextlib.suppress(grpc.aio.BaseError):
+        await sends_too_much(body, call)
+    raise MalformedRequest("it came to light late")
+
+
 @pytest.fixture
 async def channel(tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
     edge = Edge(SECRET, "m", 1000)
-    server = grpc.aio.server()
-    methods = {"Unary": edge.unary(panics), "Stream": edge.stream(panics), "Cancelled": edge.stream(is_cancelled)}
+    server = grpc.aio.server(options=(("grpc.max_send_message_length", 1000),))
+    methods = {
+        "Unary": edge.unary(panics),
+        "Stream": edge.stream(panics),
+        "Cancelled": edge.stream(is_cancelled),
+        "SendsTooMuch": edge.stream(sends_too_much),
+        "FailsLate": edge.stream(fails_late),
+    }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", methods),))
     server.add_insecure_port(f"unix:{tmp_path}/s")
     await server.start()
@@ -59,3 +80,16 @@ async def test_a_cancelled_call_is_no_failure_of_ours(channel: grpc.aio.Channel)
         await call.read()
     call.cancel()
     assert refusal_of(raised.value).reason == ""
+
+
+@pytest.mark.parametrize("method", ["SendsTooMuch", "FailsLate"])
+async def test_a_caller_that_is_gone_is_no_failure_of_ours(
+    channel: grpc.aio.Channel, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make: Any = channel.unary_stream
+    call = make(f"/s/{method}")(b"", metadata=((SECRET_KEY, SECRET),), timeout=5)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call.read()
+    call.cancel()
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -1,12 +1,14 @@
 """What every call on the worker's socket passes: credentials first, the stamps of the gateway, and failures last."""
 
 import asyncio
+import contextlib
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
+import grpc.aio
 from google.protobuf.message import Message
 
 from worker.envelope import Envelope
@@ -21,6 +23,8 @@ PRIORITY_KEY = "x-pomona-priority"
 PRINCIPAL_KEY = "x-pomona-principal"
 # What ends the call or the process, and is no failure of a request; all else is, a panic of native code among it.
 PASSING = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+# What the library raises where something is sent in a call that is over.
+CALLER_GONE = grpc.aio.InternalError
 BEGUN = (("x-pomona-begun", "1"),)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -101,7 +105,7 @@ class Edge:
             except PASSING:
                 raise
             except BaseException as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
-                return await self._abort(call, error)
+                await self._abort(call, error)
 
         return grpc.unary_unary_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType]
 
@@ -146,9 +150,13 @@ class Edge:
         if not hmac.compare_digest(shown.encode(), self.secret.encode()):
             raise CredentialsInvalid
 
-    async def _abort(self, call: Call, error: BaseException) -> bytes:
-        failure = status_of(error, model=self.model, usage=call.usage)
-        await call.context.abort(failure.code, failure.message, failure.trailers)
+    async def _abort(self, call: Call, error: BaseException) -> NoReturn:
+        """Tell the caller what failed, unless it is gone."""
+        if not isinstance(error, CALLER_GONE):
+            failure = status_of(error, model=self.model, usage=call.usage)
+            with contextlib.suppress(CALLER_GONE):
+                await call.context.abort(failure.code, failure.message, failure.trailers)
+        raise asyncio.CancelledError from None
 
 
 def _call_of(context: Context) -> Call:

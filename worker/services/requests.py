@@ -1,10 +1,13 @@
 """The generations that the services hold open, with what the engine does not know of them."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from worker.errors import WorkerError
+
+SAME_END_S = 0.5  # how far apart the same end may seem that is told in two ways
 
 
 @dataclass(slots=True, eq=False)
@@ -36,14 +39,22 @@ class OpenRequest:
 
 
 class OpenRequests:
-    """Open requests; belongs to the event loop."""
+    """Open requests; belongs to the event loop.
 
-    def __init__(self) -> None:
+    Args:
+        now: monotonic time in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._requests: dict[OpenRequest, None] = {}
+        self._end_s = math.inf
 
     def add(self, request: OpenRequest) -> None:
-        """Take a request in."""
+        """Take a request in; one that was on its way when the end was told learns of it now."""
         self._requests[request] = None
+        if self._end_s < math.inf:
+            _tell(request, max(0.0, self._end_s - self._now()))
 
     def remove(self, request: OpenRequest) -> None:
         """Forget a request that was added."""
@@ -54,11 +65,22 @@ class OpenRequests:
         return [request for request in self._requests if request.request_id == request_id]
 
     def tell_ending(self, remaining_s: float) -> None:
-        """Tell those that need to know that the worker ends in so many seconds."""
+        """Tell those that need to know, now or later, that the worker ends in so many seconds.
+
+        An end that was told already is not told again, nor is a later one: the earliest counts.
+        """
+        end_s = self._now() + remaining_s
+        if end_s > self._end_s - SAME_END_S:
+            return
+        self._end_s = end_s
         for request in self._requests:
-            if request.on_ending is not None:
-                request.on_ending(remaining_s)
+            _tell(request, remaining_s)
 
     def all(self) -> list[OpenRequest]:
         """Return the open requests, oldest first."""
         return list(self._requests)
+
+
+def _tell(request: OpenRequest, remaining_s: float) -> None:
+    if request.on_ending is not None:
+        request.on_ending(remaining_s)

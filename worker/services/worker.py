@@ -85,6 +85,7 @@ class WorkerService:
             "WatchWorker": edge.stream(self.watch_worker),
             "ListWorkerRequests": edge.unary(self.list_worker_requests),
             "CancelWorkerRequest": edge.unary(self.cancel_worker_request),
+            "AnnounceEnding": edge.unary(self.announce_ending),
             "Shutdown": edge.unary(self.shutdown),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
@@ -139,11 +140,16 @@ class WorkerService:
                 each.error = error
         return worker_pb2.CancelWorkerRequestResponse(found=bool(named))
 
+    async def announce_ending(self, body: bytes, _call: Call) -> worker_pb2.AnnounceEndingResponse:
+        """Tell open requests that the gateway will end this worker."""
+        request = wire.parse(body, worker_pb2.AnnounceEndingRequest)
+        self._desk.requests.tell_ending(_grace_s(request.remaining))
+        return worker_pb2.AnnounceEndingResponse()
+
     async def shutdown(self, body: bytes, _call: Call) -> worker_pb2.ShutdownResponse:
         """Stop; the process ends after this answer."""
         request = wire.parse(body, worker_pb2.ShutdownRequest)
-        grace_s = min(max(_seconds(request.grace), 0.0), MAX_GRACE_S)
-        return worker_pb2.ShutdownResponse(aborted_requests=await self._stop(grace_s))
+        return worker_pb2.ShutdownResponse(aborted_requests=await self._stop(_grace_s(request.grace)))
 
     def _report(self) -> worker_pb2.WatchWorkerResponse:
         engine, progress = self._desk.engine, self._desk.engine.load_progress
@@ -197,6 +203,10 @@ class WorkerService:
 def _interval_s(request: worker_pb2.WatchWorkerRequest) -> float:
     asked = _seconds(request.interval) if request.HasField("interval") else DEFAULT_INTERVAL_S
     return min(max(asked, MIN_INTERVAL_S), MAX_INTERVAL_S)
+
+
+def _grace_s(duration: Duration) -> float:
+    return min(max(_seconds(duration), 0.0), MAX_GRACE_S)
 
 
 def _seconds(duration: Duration) -> float:

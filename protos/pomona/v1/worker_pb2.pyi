@@ -229,6 +229,43 @@ class CancelWorkerRequestResponse(_message.Message):
 Global___CancelWorkerRequestResponse: _TypeAlias = CancelWorkerRequestResponse  # noqa: Y015
 
 @_typing.final
+class AnnounceEndingRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REMAINING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def remaining(self) -> _duration_pb2.Duration:
+        """From now until requests that still run are ended. Of several ends the earliest counts."""
+
+    def __init__(
+        self,
+        *,
+        remaining: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["remaining", b"remaining"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["remaining", b"remaining"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnnounceEndingRequest: _TypeAlias = AnnounceEndingRequest  # noqa: Y015
+
+@_typing.final
+class AnnounceEndingResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnnounceEndingResponse: _TypeAlias = AnnounceEndingResponse  # noqa: Y015
+
+@_typing.final
 class ShutdownRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -55,6 +55,11 @@ class WorkerServiceStub:
                 request_serializer=pomona_dot_v1_dot_worker__pb2.CancelWorkerRequestRequest.SerializeToString,
                 response_deserializer=pomona_dot_v1_dot_worker__pb2.CancelWorkerRequestResponse.FromString,
                 _registered_method=True)
+        self.AnnounceEnding = channel.unary_unary(
+                '/pomona.v1.WorkerService/AnnounceEnding',
+                request_serializer=pomona_dot_v1_dot_worker__pb2.AnnounceEndingRequest.SerializeToString,
+                response_deserializer=pomona_dot_v1_dot_worker__pb2.AnnounceEndingResponse.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/pomona.v1.WorkerService/Shutdown',
                 request_serializer=pomona_dot_v1_dot_worker__pb2.ShutdownRequest.SerializeToString,
@@ -94,6 +99,13 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AnnounceEnding(self, request, context):
+        """Tells the worker when the gateway will shut it down, so that open requests learn of it while there is time; the worker goes on as before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Shutdown(self, request, context):
         """Stops admission, finishes requests, releases the model, then exits.
         """
@@ -123,6 +135,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.CancelWorkerRequest,
                     request_deserializer=pomona_dot_v1_dot_worker__pb2.CancelWorkerRequestRequest.FromString,
                     response_serializer=pomona_dot_v1_dot_worker__pb2.CancelWorkerRequestResponse.SerializeToString,
+            ),
+            'AnnounceEnding': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnnounceEnding,
+                    request_deserializer=pomona_dot_v1_dot_worker__pb2.AnnounceEndingRequest.FromString,
+                    response_serializer=pomona_dot_v1_dot_worker__pb2.AnnounceEndingResponse.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -239,6 +256,33 @@ class WorkerService:
             '/pomona.v1.WorkerService/CancelWorkerRequest',
             pomona_dot_v1_dot_worker__pb2.CancelWorkerRequestRequest.SerializeToString,
             pomona_dot_v1_dot_worker__pb2.CancelWorkerRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnnounceEnding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pomona.v1.WorkerService/AnnounceEnding',
+            pomona_dot_v1_dot_worker__pb2.AnnounceEndingRequest.SerializeToString,
+            pomona_dot_v1_dot_worker__pb2.AnnounceEndingResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,8 @@ class WorkerServiceStub:
     """Requests this worker holds, with what only it knows of them."""
     CancelWorkerRequest: _grpc.UnaryUnaryMultiCallable[_worker_pb2.CancelWorkerRequestRequest, _worker_pb2.CancelWorkerRequestResponse]
     """Ends one request."""
+    AnnounceEnding: _grpc.UnaryUnaryMultiCallable[_worker_pb2.AnnounceEndingRequest, _worker_pb2.AnnounceEndingResponse]
+    """Tells the worker when the gateway will shut it down, so that open requests learn of it while there is time; the worker goes on as before."""
     Shutdown: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ShutdownRequest, _worker_pb2.ShutdownResponse]
     """Stops admission, finishes requests, releases the model, then exits."""
 
@@ -57,6 +59,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Requests this worker holds, with what only it knows of them."""
     CancelWorkerRequest: _aio.UnaryUnaryMultiCallable[_worker_pb2.CancelWorkerRequestRequest, _worker_pb2.CancelWorkerRequestResponse]  # type: ignore[assignment]
     """Ends one request."""
+    AnnounceEnding: _aio.UnaryUnaryMultiCallable[_worker_pb2.AnnounceEndingRequest, _worker_pb2.AnnounceEndingResponse]  # type: ignore[assignment]
+    """Tells the worker when the gateway will shut it down, so that open requests learn of it while there is time; the worker goes on as before."""
     Shutdown: _aio.UnaryUnaryMultiCallable[_worker_pb2.ShutdownRequest, _worker_pb2.ShutdownResponse]  # type: ignore[assignment]
     """Stops admission, finishes requests, releases the model, then exits."""
 
@@ -94,6 +98,14 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.CancelWorkerRequestResponse, _abc.Awaitable[_worker_pb2.CancelWorkerRequestResponse]]:
         """Ends one request."""
+
+    @_abc_1.abstractmethod
+    def AnnounceEnding(
+        self,
+        request: _worker_pb2.AnnounceEndingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.AnnounceEndingResponse, _abc.Awaitable[_worker_pb2.AnnounceEndingResponse]]:
+        """Tells the worker when the gateway will shut it down, so that open requests learn of it while there is time; the worker goes on as before."""
 
     @_abc_1.abstractmethod
     def Shutdown(

@@ -1,6 +1,7 @@
 """A pull in its own process, from a hub on this machine."""
 
 import asyncio
+import fcntl
 import json
 import os
 import random
@@ -279,3 +280,15 @@ def test_a_pull_sees_only_what_it_needs_of_the_environment(tmp_path: Path) -> No
     assert {"HF_TOKEN", "https_proxy", "PATH", "HOME"} <= seen.keys()
     assert not {"AWS_SECRET", "POMONA_TOKEN"} & seen.keys()
     assert seen["HF_HUB_CACHE"] == str(tmp_path)
+
+
+async def test_a_file_that_another_process_pulls_is_waited_for_and_that_is_told(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/m", FILES)
+    side = Side(hub, tmp_path)
+    side.partial.parent.mkdir(parents=True)
+    with side.partial.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        pulling = asyncio.create_task(side.pull())
+        await eventually(lambda: any((one.phase, one.file) == ("waiting", WEIGHTS_FILE) for one in side.told))
+        assert not hub.downloads(WEIGHTS_FILE)
+    assert contents(await pulling)[WEIGHTS_FILE] == WEIGHTS

@@ -108,6 +108,7 @@ async def test_a_model_that_is_not_loaded_shows_how_it_would_be(tmp_path: Path, 
     async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
         model = (await plane.models.GetModel(model_pb2.GetModelRequest(model="model-a"))).model
     assert (model.runtime.options.kv_scheme, model.limits.max_batch_rows) == (shown, 16)
+    assert model.limits.max_output_tokens == model.limits.max_context_tokens - 1 > 0
 
 
 async def test_a_load_shows_its_progress(tmp_path: Path) -> None:

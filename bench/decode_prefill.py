@@ -14,7 +14,6 @@ import importlib
 import itertools
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -180,15 +179,7 @@ def measure(system: System, path: Path, threads: int) -> dict[str, Any]:
         figures[f"prefill_{size}"] = size / (instants[0] - started)
         if decoded:
             figures["decode"] = decoded / (instants[-1] - instants[0])
-    return {**figures, "peak_mib": _peak_mib()}
-
-
-def _peak_mib() -> float:
-    if sys.platform == "darwin":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    # Linux counts what a process held before it became this one into its ru_maxrss, but not into VmHWM.
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / (1 << 10)
+    return {**figures, "peak_mib": report.peak_mib()}
 
 
 def _prompt(size: int) -> list[int]:

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def machine() -> dict[str, Any]:
         "os": platform.platform(),
         "load_average": round(os.getloadavg()[0], 2),  # runnable threads in the last minute: 0 on a quiet machine
         "python": platform.python_version(),
-        "packages": _versions(),
+        "packages": versions(PACKAGES),
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     }
 
@@ -110,6 +111,26 @@ def tail(samples: Mapping[str, float | int] | None, unit: str) -> str:
     return f"p50 {samples['p50']:.4g}, p99 {samples['p99']:.4g}, max {samples['max']:.4g} {unit} (n={samples['count']})"
 
 
+def peak_mib() -> float:
+    """Return the most memory that this process has held, in MiB."""
+    if sys.platform == "darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    # Linux counts what a process held before it became this one into its ru_maxrss, but not into VmHWM.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / (1 << 10)
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those that are installed."""
+    found: dict[str, str] = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
 def loop_factory() -> Callable[[], AbstractEventLoop] | None:
     """Return what makes the event loop that the product runs on: uvloop's where it is installed, else None."""
     try:
@@ -129,13 +150,3 @@ def _cpu_name() -> str:
     # Virtual machines hide the marketing name; family and model still tell the generation.
     family = f"family {names['cpu family']} model {names['model']}" if "cpu family" in names else ""
     return f"{names.get('model name', platform.processor())} {family}".strip()
-
-
-def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

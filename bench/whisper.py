@@ -13,10 +13,8 @@ Speech is what `--audio` names, again and again until it is long enough: WAV, mo
 """
 
 import argparse
-import importlib.metadata
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -225,30 +223,13 @@ def measure(system: System, folder: Path, samples_file: Path, beams: int, rounds
     found: dict[str, Any] = {
         "seconds": seconds,
         "load_s": load_s,
-        "peak_mib": _peak_mib(),
+        "peak_mib": report.peak_mib(),
         "num_words": len(text.split()),
     }
     if system.code == "pomona" and beams == 1 and samples.size == WINDOW_S * SAMPLE_RATE_HZ:
         found["side_by_side"] = side_by_side(folder, threads, samples)
-    return {**found, "versions": _versions()}
-
-
-def _peak_mib() -> float:
-    if sys.platform == "darwin":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    # Linux counts what a process held before it became this one into its ru_maxrss, but not into VmHWM.
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / (1 << 10)
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {**found, "versions": {"python": python, **report.versions(PACKAGES)}}
 
 
 def summarized(name: str, found: Mapping[str, Any], length_s: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
 from models.checkpoint.kv_sizes import KVSizes
+from models.checkpoint.sizes import Computation
 from models.checkpoint.text_config import TextConfig
 from models.checkpoint.tokenizer import Tokenizer
 from models.checkpoint.weights import Weights
@@ -21,15 +22,13 @@ from models.errors import ModelError
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import Cache
 from models.layers.caches import Room, make_cache
+from models.layers.choosing import arithmetic_of, dtype_of
 from models.layers.device import device_name
-from models.layers.mlx_arithmetic import MlxArithmetic, MlxCpuArithmetic
-from models.layers.native_arithmetic import NativeArithmetic
+from models.layers.mlx_arithmetic import MlxArithmetic
 from models.recorded import RecordedModel
 from models.step import NumericPath
 from models.text_model import TextModel
 from native import kernels
-
-_DTYPES: Mapping[str, mx.Dtype] = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +138,13 @@ def load(
     scheme = KVScheme() if kv_scheme is None else kv_scheme
     if not isinstance(checkpoint, TextCheckpoint):
         return _borrow(checkpoint, path, report, scheme)
-    device = device_name()
-    dtype, arithmetic = _compute_dtype(checkpoint, device), _arithmetic(path, device, cpu_kernels=cpu_kernels)
+    computation = Computation.of(
+        checkpoint,
+        device_name(),
+        has_kernels=cpu_kernels and kernels.is_available(),
+        is_reference=path is NumericPath.REFERENCE,
+    )
+    dtype, arithmetic = dtype_of(computation), arithmetic_of(computation)
     weights = Weights(
         checkpoint, dtype, arithmetic, on_read=lambda done, total: report(LoadProgress("reading", done, total))
     )
@@ -155,7 +159,7 @@ def load(
         tokenizer=tokenizer,
         checkpoint=checkpoint,
         path=path,
-        device=device,
+        device=computation.device,
         dtype=dtype,
         arithmetic=arithmetic,
         kv_scheme=scheme,
@@ -210,18 +214,3 @@ _BUILDERS: Mapping[str, Callable[[TextConfig, Weights], TextModel]] = {
     "gemma3_text": gemma3.build,
     "gemma4_text": gemma4.Gemma4,
 }
-
-
-def _arithmetic(path: NumericPath, device: str, *, cpu_kernels: bool) -> Arithmetic:
-    if path is NumericPath.REFERENCE or device != "cpu":
-        return MlxArithmetic()
-    return NativeArithmetic() if cpu_kernels and kernels.is_available() else MlxCpuArithmetic()
-
-
-def _compute_dtype(checkpoint: TextCheckpoint, device: str) -> mx.Dtype:
-    """Return float32 on the CPU, where half precision runs at a fortieth of its speed; else what is stored."""
-    if device == "cpu":
-        return mx.float32
-    tensors = checkpoint.tensors
-    embedding = tensors.get("model.embed_tokens.scales") or tensors.get("model.embed_tokens.weight")
-    return _DTYPES.get(embedding.dtype if embedding else "", mx.bfloat16)

@@ -11,7 +11,7 @@ from typing import Any
 
 from models.borrowed.known import EXTRA, is_installed, knows
 from models.checkpoint.architectures import ARCHITECTURES
-from models.checkpoint.checkpoint import Checkpoint, Limits, open_checkpoint, read_folder
+from models.checkpoint.checkpoint import Checkpoint, open_checkpoint, read_folder
 from models.checkpoint.config import flat_keys, read_raw_config
 from models.checkpoint.dialects import plain_name
 from models.checkpoint.errors import CheckpointError, CheckpointRejected
@@ -19,7 +19,6 @@ from models.checkpoint.files import MAX_JSON_BYTES, inside, parse_object, read_b
 from models.checkpoint.quantization import parse_quantization
 from models.checkpoint.tensors import TensorInfo
 from models.checkpoint.text_config import CONFIG_FILE, read_model_type
-from models.checkpoint.tokenizer import read_tokenizer
 from models.checkpoint.values import MAX_TOKENS, read_int, read_optional_int, read_word
 
 # How configs spell the longest sequence of training.
@@ -54,20 +53,9 @@ def _open(folder: Path) -> Checkpoint:
     _check_known(model_type)
     flat = flat_keys(raw)
     keys = {**flat, "model_type": model_type, "vocab_size": read_int(flat, "vocab_size", CONFIG_FILE)}
-    files = read_folder(folder, config_bytes)
-    _check_files(folder, files.tensors)
-    return Checkpoint(
-        name=folder.name,
-        format="safetensors",
-        config=keys,
-        generation_config=files.generation_config,
-        quantization=parse_quantization(flat, CONFIG_FILE),
-        tensors=files.tensors,
-        chat_template=files.chat_template,
-        revision=files.revision,
-        limits=Limits(_longest(flat)),
-        read_tokenizer=lambda: read_tokenizer(folder),
-    )
+    checkpoint = read_folder(folder, keys, config_bytes, parse_quantization(flat, CONFIG_FILE), _longest(flat))
+    _check_files(folder, checkpoint.tensors)
+    return checkpoint
 
 
 def _check_known(model_type: str) -> None:

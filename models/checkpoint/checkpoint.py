@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,11 @@ class TextCheckpoint(Checkpoint):
 
     text: TextConfig
 
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, text: TextConfig) -> TextCheckpoint:
+        """Add a typed config to a checkpoint whose tokenizer was not built yet."""
+        return cls(**{each.name: getattr(checkpoint, each.name) for each in fields(checkpoint)}, text=text)
+
     @property
     def architecture(self) -> str:
         """The text model's model_type."""
@@ -168,35 +173,28 @@ def _open(path: Path) -> TextCheckpoint:
 
 def _open_folder(folder: Path) -> TextCheckpoint:
     config, config_bytes = read_config(folder)
-    files = read_folder(folder, config_bytes)
+    longest = config.text.max_position_embeddings
+    files = read_folder(folder, config.keys, config_bytes, config.quantization, longest)
     is_tied = _is_tied(config.keys, files.tensors)
-    return TextCheckpoint(
-        name=folder.name,
-        format="safetensors",
-        config={**config.keys, "tie_word_embeddings": is_tied},
-        text=replace(config.text, tie_word_embeddings=is_tied),
-        generation_config=files.generation_config,
-        quantization=config.quantization,
-        tensors=files.tensors,
-        chat_template=files.chat_template,
-        revision=files.revision,
-        limits=Limits(config.text.max_position_embeddings),
-        read_tokenizer=lambda: read_tokenizer(folder),
-    )
+    keys = {**config.keys, "tie_word_embeddings": is_tied}
+    return TextCheckpoint.of(replace(files, config=keys), replace(config.text, tie_word_embeddings=is_tied))
 
 
-@dataclass(frozen=True, slots=True)
-class FolderFiles:
-    """What the files of a folder say beside its config.json; each field as of `Checkpoint`."""
-
-    generation_config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
-    chat_template: str | None
-    revision: str
-
-
-def read_folder(folder: Path, config_bytes: bytes) -> FolderFiles:
+def read_folder(
+    folder: Path,
+    config: Mapping[str, Any],
+    config_bytes: bytes,
+    quantization: Quantization | None,
+    longest: int | None,
+) -> Checkpoint:
     """Read the files of a folder whose config.json has been read.
+
+    Args:
+        folder: in the layout of Hugging Face.
+        config: keys of its config.json, as `Checkpoint` has them.
+        config_bytes: of the file.
+        quantization: how the config says that layers are packed.
+        longest: sequence that the model was trained for; None: the config does not say.
 
     Raises:
         CheckpointError: as `open_checkpoint`.
@@ -207,8 +205,18 @@ def read_folder(folder: Path, config_bytes: bytes) -> FolderFiles:
     tokenizer_bytes = read_bytes(inside(folder, TOKENIZER_FILE, named_by=TOKENIZER_FILE), MAX_TOKENIZER_BYTES)
     parts = [config_bytes, generation_bytes, tokenizer_bytes, _optional(folder, TOKENIZER_CONFIG_FILE)]
     parts += [(template or "").encode("utf-8", "surrogatepass"), *(header.digest for header in headers)]
-    revision = revision_of(parts, sorted({tensor.file for tensor in tensors.values()}))
-    return FolderFiles(generation_config, tensors, template, revision)
+    return Checkpoint(
+        name=folder.name,
+        format="safetensors",
+        config=config,
+        generation_config=generation_config,
+        quantization=quantization,
+        tensors=tensors,
+        chat_template=template,
+        revision=revision_of(parts, sorted({tensor.file for tensor in tensors.values()})),
+        limits=Limits(longest),
+        read_tokenizer=lambda: read_tokenizer(folder),
+    )
 
 
 def _open_gguf(path: Path) -> TextCheckpoint:

@@ -11,7 +11,19 @@ from models.checkpoint.errors import CheckpointCorrupt
 from models.checkpoint.tensors import TensorInfo
 
 # NumPy has no bfloat16: its bits are read as whole numbers.
-_READ_AS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "<i1", "I16": "<i2", "I32": "<i4"}
+_READ_AS = {
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I8": "<i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "<u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+}
 
 
 def read_raw_numbers(info: TensorInfo) -> npt.NDArray[Any]:

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import open_regular
+from models.checkpoint.tensors import StoredTensor
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSIONS = 8
@@ -40,17 +41,6 @@ DTYPE_BYTES = {
     "C64": 8,
 }
 _LENGTH_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """One entry of a header: dtype word, shape, absolute offset in bytes and length in bytes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)

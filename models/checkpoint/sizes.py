@@ -52,7 +52,7 @@ class Computation:
         *,
         has_kernels: bool,
         is_reference: bool = False,
-        embedding: str = _TEXT_EMBEDDING,
+        module: str = _TEXT_EMBEDDING,
         default_dtype: str = "BF16",
     ) -> Computation:
         """Say how a checkpoint is computed with.
@@ -62,12 +62,12 @@ class Computation:
             device: MLX's default device.
             has_kernels: whether this install has native kernels, and they are wanted.
             is_reference: whether it is the reference path.
-            embedding: the module whose dtype the model computes in where the device is not the CPU.
+            module: the one whose dtype the model computes in where the device is not the CPU.
             default_dtype: where that is of no floating dtype.
         """
         dtype = "F32"
         if device != "cpu":
-            stored = checkpoint.tensors.get(f"{embedding}.scales") or checkpoint.tensors.get(f"{embedding}.weight")
+            stored = checkpoint.tensors.get(f"{module}.scales") or checkpoint.tensors.get(f"{module}.weight")
             dtype = stored.dtype if stored and stored.dtype in _FLOATING else default_dtype
         return cls(device, has_kernels and device == "cpu" and not is_reference, is_reference, dtype)
 

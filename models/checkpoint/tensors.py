@@ -7,6 +7,17 @@ from enum import Enum
 from pathlib import Path
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One entry of a header: its dtype in safetensors' words, shape, absolute offset in bytes and length in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
 class IntegerPart(Enum):
     """What a tensor is of a matrix that is stored as whole numbers, see `models.checkpoint.integers`."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from models.checkpoint.checkpoint import TextCheckpoint
+from models.checkpoint.checkpoint import Limits, TextCheckpoint
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.pooling import PoolingConfig, PoolingMode, read_pooling
 from models.checkpoint.text_config import CONFIG_FILE
@@ -97,6 +97,13 @@ def read_embedder(checkpoint: TextCheckpoint, path: Path) -> Embedder:
         max_tokens=pooling.max_tokens,
         revision=_revision(checkpoint, pooling),
     )
+
+
+def for_vectors(checkpoint: TextCheckpoint, embedder: Embedder) -> TextCheckpoint:
+    """Return a checkpoint as vectors need it: a head that is stored is not read, and texts are as long as both say."""
+    bounds = [bound for bound in (checkpoint.limits.max_position_embeddings, embedder.max_tokens) if bound is not None]
+    headless = replace(checkpoint.text, tie_word_embeddings=True)
+    return replace(checkpoint, text=headless, limits=Limits(min(bounds, default=None)))
 
 
 def _sizes(checkpoint: TextCheckpoint, mode: PoolingMode, prompts: Prompts) -> Sizes:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import open_regular
+from models.checkpoint.tensors import StoredTensor
 
 MODEL_FILE = "model.bin"
 _VERSION = 6
@@ -25,17 +26,6 @@ _DTYPES = {0: ("F32", 4), 1: ("I8", 1), 2: ("I16", 2), 3: ("I32", 4), 4: ("F16",
 _MAX_ENTRIES = 1 << 16
 _MAX_RANK = 8
 _MAX_SCALAR_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """One variable: dtype in safetensors' words, shape, absolute offset in bytes and length in bytes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +43,7 @@ class ModelFile:
 
     path: Path
     specification: str
-    variables: dict[str, Variable]
+    variables: dict[str, StoredTensor]
     scalars: dict[str, int]
     aliases: dict[str, str]
     digest: bytes
@@ -89,7 +79,7 @@ class _Reader:
             raise CheckpointRejected(f"is of version {version}, which is not read", file=self._path.name)
         specification = self._name()
         self._number(4)
-        variables: dict[str, Variable] = {}
+        variables: dict[str, StoredTensor] = {}
         scalars: dict[str, int] = {}
         for _ in range(self._count()):
             variable = self._variable(scalars)
@@ -104,7 +94,7 @@ class _Reader:
             raise self._corrupt("goes on after its end")
         return ModelFile(self._path, specification, variables, scalars, aliases, self._hash.digest())
 
-    def _variable(self, scalars: dict[str, int]) -> Variable:
+    def _variable(self, scalars: dict[str, int]) -> StoredTensor:
         name = self._name()
         rank = self._number(1)
         if rank > _MAX_RANK:
@@ -124,7 +114,7 @@ class _Reader:
             scalars[name] = int.from_bytes(self._bytes(min(nbytes, _MAX_SCALAR_BYTES)), "little", signed=True)
         else:
             self._file.seek(nbytes, os.SEEK_CUR)
-        return Variable(name, dtype, shape, offset, nbytes)
+        return StoredTensor(name, dtype, shape, offset, nbytes)
 
     def _count(self) -> int:
         count = self._number(4)

@@ -1,21 +1,21 @@
 """What a Whisper model takes of memory, part by part, before any of its weights is read; no MLX.
 
-See `models.checkpoint.fit`. A row is a window of 30 seconds that is being written down: what the decoder looks at of
-its speech, and the keys and values of the text so far. A request for beams, or for the best of several texts, takes the
-latter as many times.
+See `models.checkpoint.fit`. A row is a text that is being written of a window of 30 seconds: its keys and values, and
+what the decoder looks at of the speech. A window for which several texts are written, as beams are, has as many rows
+and the speech once; what it leaves of that is for the copies that the texts are moved by.
 """
 
 from __future__ import annotations
 
 from models.checkpoint.checkpoint import Checkpoint
 from models.checkpoint.fit import PROCESS_BYTES, TOKEN_BYTES, Fit
-from models.checkpoint.sizes import Computation, Device, weight_sizes
+from models.checkpoint.sizes import Computation, weight_sizes
 from models.whisper.config import Config
 
-_EMBEDDING = "decoder.token_embedding"
 _POSITIONS = "encoder.positional_embedding"
 _FLOAT_BYTES = 4
-# Windows that the encoder hears at once: on a CPU, and elsewhere (`worker.speech.loading`).
+# Windows that one pass of the encoder hears: on a CPU, and elsewhere. A CPU hears two together no faster than one after
+# the other (measured with Whisper base: 1.1 s of two cores both ways), and whoever else has a window open waits.
 CPU_HEARD_AT_ONCE, HEARD_AT_ONCE = 1, 2
 # Numbers that a position has at once in the encoder, as multiples of its width. Measured (`bench/fit.py`): kernels are
 # queued up to half a dozen blocks ahead of what is computed, hold what they will read and write, and leave what the
@@ -23,29 +23,17 @@ CPU_HEARD_AT_ONCE, HEARD_AT_ONCE = 1, 2
 _KERNEL_WIDTHS, _MLX_WIDTHS = 115, 38
 
 
-def whisper_computation(
-    checkpoint: Checkpoint, device: Device, *, has_kernels: bool, is_reference: bool = False
-) -> Computation:
-    """Say how a Whisper checkpoint is computed with; see `Computation.of`."""
-    return Computation.of(
-        checkpoint,
-        device,
-        has_kernels=has_kernels,
-        is_reference=is_reference,
-        embedding=_EMBEDDING,
-        default_dtype="F16",
-    )
+def cache_bytes(config: Config, item_bytes: int, num_windows: int = 1, num_texts: int = 1) -> int:
+    """Return the bytes of the speech of windows, and of texts at their longest, as all layers of the decoder have them.
 
-
-def window_bytes(checkpoint: Checkpoint, computation: Computation) -> int:
-    """Return the bytes of a window's speech, and of one text at its longest, as every layer of the decoder has them.
-
-    Raises:
-        CheckpointRejected: its sizes fit no Whisper model.
+    Args:
+        config: the sizes of the model.
+        item_bytes: of a number.
+        num_windows: whose speech.
+        num_texts: of all of them.
     """
-    config = Config.from_checkpoint(checkpoint.config)
-    positions = config.n_audio_ctx + config.n_text_ctx
-    return 2 * config.n_text_layer * positions * config.n_text_state * computation.item_bytes
+    positions = num_windows * config.n_audio_ctx + num_texts * config.n_text_ctx
+    return 2 * config.n_text_layer * positions * config.n_text_state * item_bytes
 
 
 def whisper_fit(checkpoint: Checkpoint, computation: Computation, num_rows: int) -> Fit:
@@ -54,7 +42,7 @@ def whisper_fit(checkpoint: Checkpoint, computation: Computation, num_rows: int)
     Args:
         checkpoint: what `open_whisper` gave.
         computation: where and with what it is computed.
-        num_rows: windows that are written down at once.
+        num_rows: texts that are written at once.
 
     Raises:
         CheckpointRejected: its sizes fit no Whisper model.
@@ -63,7 +51,7 @@ def whisper_fit(checkpoint: Checkpoint, computation: Computation, num_rows: int)
     weights = weight_sizes(checkpoint, computation, lambda name: name != _POSITIONS)
     # Positions of the encoder are computed, and those of the file compared with them.
     positions = config.n_audio_ctx * config.n_audio_state * computation.item_bytes
-    row_bytes = window_bytes(checkpoint, computation)
+    row_bytes = cache_bytes(config, computation.item_bytes)
     return Fit(
         weights_bytes=weights.resident_bytes + positions,
         experts_bytes=weights.experts_bytes,

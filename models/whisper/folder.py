@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from models.checkpoint.checkpoint import Checkpoint, Limits
 from models.checkpoint.config import GENERATION_CONFIG_FILE
 from models.checkpoint.errors import CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import MAX_JSON_BYTES, inside, parse_object, read_bytes
 from models.checkpoint.folder import read_folder_tensors
 from models.checkpoint.quantization import Quantization, parse_quantization
+from models.checkpoint.raw_numbers import read_raw_numbers
 from models.checkpoint.revision import revision_of
 from models.checkpoint.tensors import TensorInfo
 from models.whisper.config import ARCHITECTURE, CONFIG_FILE, SIZE_KEYS, Config
@@ -41,7 +40,6 @@ _HF_SIZES = {
     "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }
-_NUMPY_DTYPES = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "U32": "<u4", "U16": "<u2", "U8": "u1", "I8": "i1"}
 _MAX_ALIGNMENT_BYTES = 1 << 16
 
 
@@ -117,12 +115,10 @@ def _mlx(stored: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> tuple[d
 
 
 def _read_alignment(info: TensorInfo) -> list[list[int]]:
-    dtype = _NUMPY_DTYPES.get(info.dtype)
-    if dtype is None or len(info.shape) != 2 or info.shape[1] != 2 or info.nbytes > _MAX_ALIGNMENT_BYTES:
+    is_whole = info.dtype.startswith(("I", "U"))
+    if not is_whole or len(info.shape) != 2 or info.shape[1] != 2 or info.nbytes > _MAX_ALIGNMENT_BYTES:
         raise CheckpointRejected("is no list of layer and head", file=info.file.name, key=_ALIGNMENT)
-    count = info.shape[0] * info.shape[1]
-    numbers = np.fromfile(info.file, np.dtype(dtype), count, offset=info.offset)
-    return [[int(layer), int(head)] for layer, head in numbers.reshape(-1, 2)]
+    return read_raw_numbers(info).tolist()
 
 
 def _ctranslate2_sizes(model: ModelFile) -> dict[str, Any]:

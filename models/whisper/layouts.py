@@ -17,8 +17,8 @@ from dataclasses import replace
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
 from models.checkpoint.quantization import AFFINE_GROUP_SIZES, LayerQuantization
 from models.checkpoint.raw_numbers import read_raw_numbers
-from models.checkpoint.tensors import IntegerPart, IntegerRows, TensorInfo
-from models.whisper.ctranslate2 import ModelFile, Variable
+from models.checkpoint.tensors import IntegerPart, IntegerRows, StoredTensor, TensorInfo
+from models.whisper.ctranslate2 import ModelFile
 
 _SPECIFICATION = "WhisperSpec"
 _CONV_AXES = (0, 2, 1)
@@ -133,7 +133,7 @@ def _with_axes(info: TensorInfo) -> TensorInfo:
     return replace(info, shape=(outputs, taps, inputs), axes=_CONV_AXES)
 
 
-def _is_setting(variable: Variable, model: ModelFile) -> bool:
+def _is_setting(variable: StoredTensor, model: ModelFile) -> bool:
     """Whether this is a number for CTranslate2's own runtime; one that says other than Whisper's is refused."""
     if variable.name not in model.scalars:
         return False
@@ -143,7 +143,7 @@ def _is_setting(variable: Variable, model: ModelFile) -> bool:
     return True
 
 
-def _ctranslate2_tensors(variable: Variable, model: ModelFile) -> Iterator[TensorInfo]:
+def _ctranslate2_tensors(variable: StoredTensor, model: ModelFile) -> Iterator[TensorInfo]:
     if _is_scale(variable, model):
         return
     names = _ctranslate2_names(variable.name)
@@ -170,20 +170,20 @@ def _ctranslate2_tensors(variable: Variable, model: ModelFile) -> Iterator[Tenso
             yield _with_axes(info)
 
 
-def _is_scale(variable: Variable, model: ModelFile) -> bool:
+def _is_scale(variable: StoredTensor, model: ModelFile) -> bool:
     """Whether this belongs to a weight of whole numbers."""
     weight = model.variables.get(variable.name.removesuffix("_scale"))
     return variable.name.endswith(_SCALE) and weight is not None and weight.dtype in ("I8", "I16")
 
 
-def _scale_of(variable: Variable, model: ModelFile) -> Variable:
+def _scale_of(variable: StoredTensor, model: ModelFile) -> StoredTensor:
     scale = model.variables.get(f"{variable.name}_scale")
     if scale is None or scale.dtype != "F32" or scale.shape not in ((), variable.shape[:1]):
         raise CheckpointCorrupt("has no scale for each row", file=model.path.name, key=variable.name)
     return scale
 
 
-def _of_integers(info: TensorInfo, scale: Variable, first_row: int) -> Iterator[TensorInfo]:
+def _of_integers(info: TensorInfo, scale: StoredTensor, first_row: int) -> Iterator[TensorInfo]:
     """Yield a tensor of floats, or codes, scales and biases as MLX packs 8 bits, where rows are cut into its groups."""
     has_many = bool(scale.shape)
     rows = IntegerRows(

@@ -9,20 +9,17 @@ from typing import Literal
 import mlx.core as mx
 
 from models.checkpoint.checkpoint import Checkpoint
+from models.checkpoint.sizes import Computation
 from models.checkpoint.weights import Weights
-from models.layers.arithmetic import Arithmetic
+from models.layers.choosing import arithmetic_of, dtype_of
 from models.layers.device import device_name
-from models.layers.mlx_arithmetic import MlxArithmetic, MlxCpuArithmetic
-from models.layers.native_arithmetic import NativeArithmetic
 from models.step import NumericPath
+from models.whisper.computation import whisper_computation
 from models.whisper.config import Config
 from models.whisper.model import Whisper
 from models.whisper.operations import FusedOperations, NativeOperations, Operations, ReferenceOperations
 from models.whisper.tokenizer import WhisperTokenizer
 from native import kernels
-
-_DTYPES = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
-_NORM = "decoder.ln.weight"  # never packed, so of the dtype that the rest was trained or converted in
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +70,18 @@ def load_whisper(
         CheckpointError: a size that fits no model, or a tensor that is missing, left over, of another shape or
             unreadable.
     """
-    device = device_name()
+    computation = whisper_computation(
+        checkpoint,
+        device_name(),
+        has_kernels=cpu_kernels and kernels.is_available(),
+        is_reference=path is NumericPath.REFERENCE,
+    )
     config = Config.from_checkpoint(checkpoint.config)
     tokenizer = WhisperTokenizer(checkpoint.tokenizer(), config)
-    arithmetic, operations = _operations(path, device, cpu_kernels=cpu_kernels)
-    compute_dtype = _compute_dtype(checkpoint, device) if dtype is None else dtype
+    arithmetic = arithmetic_of(computation)
+    compute_dtype = dtype_of(computation) if dtype is None else dtype
     weights = Weights(checkpoint, compute_dtype, arithmetic, on_read=lambda done, total: report("reading", done, total))
-    model = Whisper(config, weights, operations)
+    model = Whisper(config, weights, _operations(computation))
     weights.audit()
     weights.materialize(lambda done, total: report("weights", done, total))
     return LoadedWhisper(
@@ -87,26 +89,14 @@ def load_whisper(
         tokenizer=tokenizer,
         checkpoint=checkpoint,
         path=path,
-        device=device,
+        device=computation.device,
         dtype=compute_dtype,
         kernels=arithmetic.name,
         weights_bytes=weights.nbytes,
     )
 
 
-def _operations(path: NumericPath, device: str, *, cpu_kernels: bool) -> tuple[Arithmetic, Operations]:
-    if path is NumericPath.REFERENCE:
-        return MlxArithmetic(), ReferenceOperations()
-    if device != "cpu":
-        return MlxArithmetic(), FusedOperations(compiles=True)
-    if cpu_kernels and kernels.is_available():
-        return NativeArithmetic(), NativeOperations()
-    return MlxCpuArithmetic(), FusedOperations(compiles=False)
-
-
-def _compute_dtype(checkpoint: Checkpoint, device: str) -> mx.Dtype:
-    """Return float32 on the CPU, where half precision runs at a fortieth of its speed; else what is stored."""
-    if device == "cpu":
-        return mx.float32
-    stored = checkpoint.tensors.get(_NORM)
-    return _DTYPES.get(stored.dtype if stored else "", mx.float16)
+def _operations(computation: Computation) -> Operations:
+    if computation.is_reference:
+        return ReferenceOperations()
+    return NativeOperations() if computation.has_kernels else FusedOperations(compiles=computation.device != "cpu")

@@ -55,47 +55,15 @@ class Operations(Protocol):
         ...
 
 
-class ReferenceOperations:
-    """mlx-whisper's operations in its order: queries and keys scaled apart, a mask added, a precise softmax."""
-
-    def __init__(self) -> None:
-        # One kernel, as in MLX's `nn.gelu`: it rounds otherwise than separate operations.
-        self._gelu: Callable[[mx.array], mx.array] = mx.compile(_exact_gelu, shapeless=True)
-
-    def layer_norm(self, x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
-        """Bring the last axis to mean 0 and variance 1."""
-        return mx.fast.layer_norm(x, weight, bias, LAYER_NORM_EPS)
-
-    def gelu(self, x: mx.array) -> mx.array:
-        """Return x * Phi(x)."""
-        return self._gelu(x)
-
-    def convolve(self, x: mx.array, weight: mx.array, bias: mx.array, stride: int) -> mx.array:
-        """Return [B, F / stride, outputs]."""
-        return mx.conv1d(x, weight, stride=stride, padding=1) + bias
-
-    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int, *, causal: bool) -> mx.array:
-        """Return [B, T, E]."""
-        scores = attention_scores(queries, keys, num_heads)
-        if causal and queries.shape[1] > 1:
-            scores = scores + _causal_mask(queries.shape[1], keys.shape[1]).astype(scores.dtype)
-        weights = mx.softmax(scores, axis=-1, precise=True)
-        heads = mx.swapaxes(mx.unflatten(values, -1, (num_heads, -1)), 1, 2)  # [B, L, E] -> [B, H, L, D]
-        return join_heads(weights @ heads)
-
-    def look_around(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int) -> mx.array:
-        """Return [B, C, E]."""
-        return self.attend(queries, keys, values, num_heads, causal=False)
-
-
-class FusedOperations:
-    """MLX's fused operations.
+class _MlxOperations:
+    """What MLX computes on either path; `attend` is the path's own.
 
     Args:
         compiles: whether to use `mx.compile`, which on a CPU calls a C++ compiler at run time.
     """
 
     def __init__(self, *, compiles: bool) -> None:
+        # Compiled it is one kernel, as MLX's `nn.gelu` is, and rounds otherwise than separate operations.
         self._gelu: Callable[[mx.array], mx.array] = (
             mx.compile(_exact_gelu, shapeless=True) if compiles else _exact_gelu
         )
@@ -111,6 +79,30 @@ class FusedOperations:
     def convolve(self, x: mx.array, weight: mx.array, bias: mx.array, stride: int) -> mx.array:
         """Return [B, F / stride, outputs]."""
         return mx.conv1d(x, weight, stride=stride, padding=1) + bias
+
+
+class ReferenceOperations(_MlxOperations):
+    """mlx-whisper's operations in its order: queries and keys scaled apart, a mask added, a precise softmax."""
+
+    def __init__(self) -> None:
+        super().__init__(compiles=True)
+
+    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int, *, causal: bool) -> mx.array:
+        """Return [B, T, E]."""
+        scores = attention_scores(queries, keys, num_heads)
+        if causal and queries.shape[1] > 1:
+            scores = scores + _causal_mask(queries.shape[1], keys.shape[1]).astype(scores.dtype)
+        weights = mx.softmax(scores, axis=-1, precise=True)
+        heads = mx.swapaxes(mx.unflatten(values, -1, (num_heads, -1)), 1, 2)  # [B, L, E] -> [B, H, L, D]
+        return join_heads(weights @ heads)
+
+    def look_around(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int) -> mx.array:
+        """Return [B, C, E]."""
+        return self.attend(queries, keys, values, num_heads, causal=False)
+
+
+class FusedOperations(_MlxOperations):
+    """MLX's fused operations; made as `_MlxOperations`."""
 
     def attend(self, queries: mx.array, keys: mx.array, values: mx.array, num_heads: int, *, causal: bool) -> mx.array:
         """Return [B, T, E]."""

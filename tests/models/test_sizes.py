@@ -1,5 +1,6 @@
 """Sizes told from headers are those of models that are really loaded, and of what their caches then hold."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,8 @@ from models.checkpoint.sizes import Computation, text_weight_sizes, weight_sizes
 from models.layers.stores.buffers import GROWTH_TOKENS
 from models.registry import LoadedModel, load
 from models.step import NumericPath
-from models.whisper.fit import whisper_computation, whisper_fit
+from models.whisper.computation import whisper_computation
+from models.whisper.fit import whisper_fit
 from models.whisper.folder import open_whisper
 from models.whisper.loading import load_whisper
 from models.whisper.session import Session
@@ -212,6 +214,14 @@ def test_whisper_takes_what_its_headers_say(tmp_path: Path, kind: str, cpu_kerne
     positions = loaded.model.config.n_audio_ctx * loaded.model.config.n_audio_state * 4  # which are computed
     assert fit.weights_bytes == loaded.weights_bytes + positions
     assert fit.kv_bytes == 3 * fit.kv_row_bytes
+
+
+def test_packed_whisper_is_computed_on_a_gpu_in_the_dtype_of_what_is_never_packed(tmp_path: Path) -> None:
+    stored = open_whisper(write_ctranslate2(tmp_path, dtype="int8"))
+    norm = "decoder.ln.weight"
+    halved = {**stored.tensors, norm: replace(stored.tensors[norm], dtype="F16")}
+    for checkpoint, dtype in ((stored, "F32"), (replace(stored, tensors=halved), "F16")):
+        assert whisper_computation(checkpoint, "metal", has_kernels=False).dtype == dtype
 
 
 @needs_kernels

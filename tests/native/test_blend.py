@@ -1,7 +1,7 @@
 """What some layers do element by element: against float64, and against themselves in other company."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
@@ -10,34 +10,18 @@ import pytest
 from native import blend, kernels
 from native.errors import OperandRejected
 from native.program import Program
+from tests.native.arrays import EVERY_SET, equal_bits, normal
 
 TOLERANCE = 1e-6
-EVERY_SET = kernels.instruction_sets() if kernels.is_available() else []
 
-pytestmark = pytest.mark.skipif(not EVERY_SET, reason="built without the native extension")
-
-
-def normal(*shape: int, seed: int = 1) -> mx.array:
-    return mx.array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
-
-
-def equal_bits(left: mx.array, right: mx.array) -> bool:
-    return bool(mx.array_equal(left.view(mx.uint32), right.view(mx.uint32)))
+pytestmark = [
+    pytest.mark.skipif(not EVERY_SET, reason="built without the native extension"),
+    pytest.mark.usefixtures("instructions"),
+]
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
     return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
-
-
-@pytest.fixture(autouse=True, params=EVERY_SET)
-def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
-    device, best, threads = mx.default_device(), kernels.instruction_set(), kernels.threads()
-    mx.set_default_device(mx.cpu)
-    kernels.choose_instruction_set(request.param)
-    yield request.param
-    mx.set_default_device(device)
-    kernels.choose_instruction_set(best)
-    kernels.set_threads(threads)
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 577])

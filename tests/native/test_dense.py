@@ -1,6 +1,6 @@
 """Dense matrices on the CPU: against float64, and against themselves with other rows, threads and instructions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from native import dense, kernels
 from native.errors import OperandRejected
+from tests.native.arrays import EVERY_SET, equal_bits
 from tests.support.failures import INDEX_OUTSIDE, problem_of
 
 Linear = Callable[[mx.array, mx.array], mx.array]
@@ -20,9 +21,11 @@ MAX_ROWS = 300
 DTYPES = (mx.float32, mx.bfloat16, mx.float16)
 # Less than a unit of 32 columns, whole units, a rest behind some, a chunk of 768, and a rest behind chunks.
 WIDTHS = (1, 5, 32, 96, 100, 768, 771, 1637)
-EVERY_SET = kernels.instruction_sets() if kernels.is_available() else []
 
-pytestmark = pytest.mark.skipif(not EVERY_SET, reason="built without the native extension")
+pytestmark = [
+    pytest.mark.skipif(not EVERY_SET, reason="built without the native extension"),
+    pytest.mark.usefixtures("cpu"),
+]
 
 
 def normal(*shape: int, seed: int = 1, dtype: mx.Dtype = mx.float32) -> mx.array:
@@ -36,26 +39,6 @@ def error_of(y: mx.array, x: mx.array, weight: mx.array) -> float:
     exact, size = rows @ values.T, np.abs(rows) @ np.abs(values).T
     assert y.shape == exact.shape
     return float(np.max(np.abs(np.array(y, np.float64) - exact) / np.maximum(size, 1e-30), initial=0.0))
-
-
-def equal_bits(left: mx.array, right: mx.array) -> bool:
-    return bool(mx.array_equal(left.view(mx.uint32), right.view(mx.uint32)))
-
-
-@pytest.fixture(autouse=True)
-def cpu() -> Iterator[None]:
-    device, best, threads = mx.default_device(), kernels.instruction_set(), kernels.threads()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(device)
-    kernels.choose_instruction_set(best)
-    kernels.set_threads(threads)
-
-
-@pytest.fixture(params=EVERY_SET)
-def instructions(request: pytest.FixtureRequest) -> str:
-    kernels.choose_instruction_set(request.param)
-    return request.param
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,18 @@
 """Attention of heads that lie side by side: against float64, and against itself in other company."""
 
-from collections.abc import Iterator
-
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from native import elements, kernels
 from native.errors import OperandRejected
-from tests.native.test_fused import equal_bits, exact_attention, near, normal
+from tests.native.arrays import EVERY_SET, equal_bits, normal
+from tests.native.test_fused import exact_attention, near
 
-EVERY_SET = kernels.instruction_sets() if kernels.is_available() else []
-
-pytestmark = pytest.mark.skipif(not EVERY_SET, reason="built without the native extension")
-
-
-@pytest.fixture(autouse=True, params=EVERY_SET)
-def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
-    device, best, threads = mx.default_device(), kernels.instruction_set(), kernels.threads()
-    mx.set_default_device(mx.cpu)
-    kernels.choose_instruction_set(request.param)
-    yield request.param
-    mx.set_default_device(device)
-    kernels.choose_instruction_set(best)
-    kernels.set_threads(threads)
+pytestmark = [
+    pytest.mark.skipif(not EVERY_SET, reason="built without the native extension"),
+    pytest.mark.usefixtures("instructions"),
+]
 
 
 def apart(x: mx.array, num_heads: int) -> mx.array:

@@ -1,7 +1,6 @@
 """What stands between products: against float64 and against themselves in other company."""
 
 import math
-from collections.abc import Iterator
 
 import mlx.core as mx
 import numpy as np
@@ -9,34 +8,18 @@ import pytest
 
 from native import elements, kernels
 from native.errors import OperandRejected
+from tests.native.arrays import EVERY_SET, equal_bits, normal
 
 TOLERANCE = 1e-5
-EVERY_SET = kernels.instruction_sets() if kernels.is_available() else []
 
-pytestmark = pytest.mark.skipif(not EVERY_SET, reason="built without the native extension")
-
-
-def normal(*shape: int, seed: int = 1) -> mx.array:
-    return mx.array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+pytestmark = [
+    pytest.mark.skipif(not EVERY_SET, reason="built without the native extension"),
+    pytest.mark.usefixtures("instructions"),
+]
 
 
 def near(found: mx.array, exact: np.ndarray) -> bool:
     return np.allclose(np.array(found, np.float64), exact, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-def equal_bits(left: mx.array, right: mx.array) -> bool:
-    return bool(mx.array_equal(left.view(mx.uint32), right.view(mx.uint32)))
-
-
-@pytest.fixture(autouse=True, params=EVERY_SET)
-def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
-    device, best, threads = mx.default_device(), kernels.instruction_set(), kernels.threads()
-    mx.set_default_device(mx.cpu)
-    kernels.choose_instruction_set(request.param)
-    yield request.param
-    mx.set_default_device(device)
-    kernels.choose_instruction_set(best)
-    kernels.set_threads(threads)
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 576])

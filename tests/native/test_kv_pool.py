@@ -2,7 +2,6 @@
 
 import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,11 @@ from tests.support.failures import problem_of
 
 MIB = 2**20
 
-pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
+pytestmark = [
+    pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension"),
+    pytest.mark.usefixtures("cpu"),
+]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@pytest.fixture(autouse=True)
-def cpu() -> Iterator[None]:
-    device = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(device)
 
 
 GOOD_SHAPES = {"queries": (1, 3, 32), "keys": (1, 3, 16), "values": (1, 3, 16), "cosines": (3, 4), "sines": (3, 4)}

@@ -1,6 +1,6 @@
 """Attention over blocks: against float64, and against itself in other steps, blocks, threads and instruction sets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -9,30 +9,17 @@ import pytest
 
 from native import kernels, paged
 from native.paged import BLOCK_TOKENS
+from tests.native.arrays import EVERY_SET
 
 TOLERANCE = 1e-5
 SCALE = 0.125
 NUM_LAYERS = 2
 LAYER = 1
-EVERY_SET = kernels.instruction_sets() if kernels.is_available() else []
 
-pytestmark = pytest.mark.skipif(not EVERY_SET, reason="built without the native extension")
-
-
-@pytest.fixture(autouse=True)
-def cpu() -> Iterator[None]:
-    device, best, threads = mx.default_device(), kernels.instruction_set(), kernels.threads()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(device)
-    kernels.choose_instruction_set(best)
-    kernels.set_threads(threads)
-
-
-@pytest.fixture(params=EVERY_SET)
-def instructions(request: pytest.FixtureRequest) -> str:
-    kernels.choose_instruction_set(request.param)
-    return request.param
+pytestmark = [
+    pytest.mark.skipif(not EVERY_SET, reason="built without the native extension"),
+    pytest.mark.usefixtures("cpu"),
+]
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,12 @@ from hypothesis import strategies as st
 from native import dense, kernels
 from native.errors import NotRecordable, OperandRejected
 from native.program import Program
+from tests.native.arrays import equal_bits, normal
 from tests.support.failures import INDEX_OUTSIDE, problem_of
 
 WIDTH = 24
 ROWS = (None, "rows", None)
 pytestmark = pytest.mark.skipif(not kernels.is_available(), reason="built without the native extension")
-
-
-def normal(*shape: int, seed: int = 1) -> mx.array:
-    return mx.array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
 WEIGHTS = [normal(WIDTH, WIDTH, seed=10 + number) for number in range(3)]
@@ -48,10 +45,6 @@ def layers(x: mx.array, y: mx.array) -> tuple[mx.array, mx.array]:
 def recorded(num_rows: int = 3) -> Program:
     x, y = normal(1, num_rows, WIDTH), normal(1, num_rows, WIDTH, seed=2)
     return Program([x, y], layers(x, y), [ROWS] * 4)
-
-
-def equal_bits(left: mx.array, right: mx.array) -> bool:
-    return left.shape == right.shape and bool(mx.array_equal(left.view(mx.uint32), right.view(mx.uint32)))
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 300])

@@ -1,6 +1,6 @@
 """Quantized matrices on the CPU: against float64, and against themselves with other rows, threads and instructions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 
 from native import kernels
 from native.errors import InstructionSetMissing, OperandRejected, QuantizationUnsupported
+from tests.native.arrays import EVERY_SET, equal_bits, normal
 from tests.support.failures import INDEX_OUTSIDE, problem_of
 
 TOLERANCE = 1e-5
 MAX_ROWS = 300
 SCALE_DTYPES = (mx.float32, mx.bfloat16, mx.float16)
-EVERY_SET = kernels.instruction_sets() if kernels.is_available() else []
 
-pytestmark = pytest.mark.skipif(not EVERY_SET, reason="built without the native extension")
+pytestmark = [
+    pytest.mark.skipif(not EVERY_SET, reason="built without the native extension"),
+    pytest.mark.usefixtures("cpu"),
+]
 
 
 @dataclass(frozen=True)
@@ -63,35 +66,11 @@ def words(codes: np.ndarray, bits: int) -> np.ndarray:
     return np.packbits(flat, axis=-1, bitorder="little").view(np.uint32)
 
 
-def normal(*shape: int, seed: int = 1) -> mx.array:
-    return mx.array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
-
-
 def error_of(y: mx.array, x: mx.array, values: np.ndarray) -> float:
     rows = np.array(x, np.float64)
     exact = rows @ values.T
     size = np.abs(rows) @ np.abs(values).T
     return float(np.max(np.abs(np.array(y, np.float64) - exact) / size, initial=0.0))
-
-
-def equal_bits(left: mx.array, right: mx.array) -> bool:
-    return bool(mx.array_equal(left.view(mx.uint32), right.view(mx.uint32)))
-
-
-@pytest.fixture(autouse=True)
-def cpu() -> Iterator[None]:
-    device, best, threads = mx.default_device(), kernels.instruction_set(), kernels.threads()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(device)
-    kernels.choose_instruction_set(best)
-    kernels.set_threads(threads)
-
-
-@pytest.fixture(params=EVERY_SET)
-def instructions(request: pytest.FixtureRequest) -> str:
-    kernels.choose_instruction_set(request.param)
-    return request.param
 
 
 @pytest.mark.parametrize("group_size", kernels.GROUP_SIZES)

@@ -1,30 +1,20 @@
 """Draws by the native kernel: against float64 and against themselves in other company."""
 
-from collections.abc import Iterator
-
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from native import kernels, sampling
 from native.errors import OperandRejected
+from tests.native.arrays import EVERY_SET
 from tests.support.draw_reference import Rule, expected_token, random_logits, random_rule
 
-EVERY_SET = kernels.instruction_sets() if kernels.is_available() else []
 EVERY_FILTER = ["", "top_p", "min_p", "xtc_threshold", "top_k", "top_p xtc_threshold top_k", "top_p min_p top_k"]
 
-pytestmark = pytest.mark.skipif(not EVERY_SET, reason="built without the native extension")
-
-
-@pytest.fixture(autouse=True, params=EVERY_SET)
-def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
-    device, best, threads = mx.default_device(), kernels.instruction_set(), kernels.threads()
-    mx.set_default_device(mx.cpu)
-    kernels.choose_instruction_set(request.param)
-    yield request.param
-    mx.set_default_device(device)
-    kernels.choose_instruction_set(best)
-    kernels.set_threads(threads)
+pytestmark = [
+    pytest.mark.skipif(not EVERY_SET, reason="built without the native extension"),
+    pytest.mark.usefixtures("instructions"),
+]
 
 
 def drawn(logits: np.ndarray, rules: list[Rule], *, needs_normalizer: bool = False) -> tuple[list[int], np.ndarray]:

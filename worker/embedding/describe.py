@@ -7,7 +7,7 @@ from pathlib import Path
 from pomona.v1 import model_pb2
 
 from models.checkpoint.checkpoint import TextCheckpoint
-from models.embedding.embedder import Embedder, read_embedder
+from models.embedding.embedder import Embedder, for_vectors, read_embedder
 from models.embedding.reranker import ARCHITECTURES, NoAnswersError, Reranker
 from worker.errors import ModelLoadFailed
 
@@ -34,13 +34,12 @@ def encoder_message(checkpoint: TextCheckpoint, path: Path, *, is_reranker: bool
     )
     if is_reranker:
         read_reranker(checkpoint)
-        message.limits.max_context_tokens = checkpoint.limits.max_position_embeddings or 0
-        return message
-    embedder = read_embedder(checkpoint, path)
-    bounds = [bound for bound in (checkpoint.limits.max_position_embeddings, embedder.max_tokens) if bound]
-    message.limits.max_context_tokens = min(bounds, default=0)
-    message.revision = embedder.revision
-    message.embedding.CopyFrom(_capabilities(embedder))
+    else:
+        embedder = read_embedder(checkpoint, path)
+        checkpoint = for_vectors(checkpoint, embedder)
+        message.revision = embedder.revision
+        message.embedding.CopyFrom(_capabilities(embedder))
+    message.limits.max_context_tokens = checkpoint.limits.max_position_embeddings or 0
     return message
 
 

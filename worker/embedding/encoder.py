@@ -9,13 +9,12 @@ from itertools import accumulate
 import mlx.core as mx
 import numpy as np
 
-import native
 from models.embedding.vectors import Floats
 from models.layers.cache import Cache
 from models.registry import LoadedModel
 from models.step import RowPlan, StepPlan
 from native import kernels
-from worker.loaded_text import MLX_POOL_BYTES
+from worker.idle_memory import bound_pool, give_back
 
 
 class KernelBrokenError(RuntimeError):
@@ -55,8 +54,7 @@ class Encoder:
         self.cache = cache
         self._model = loaded.model
         self._answers = None if answers is None else mx.array(answers, dtype=mx.int32)
-        if loaded.arithmetic.name == "native":
-            mx.set_cache_limit(MLX_POOL_BYTES)
+        bound_pool(loaded)
 
     def encode(self, pieces: Sequence[EncodePiece]) -> list[Floats]:
         """Compute pieces in one step.
@@ -88,9 +86,7 @@ class Encoder:
 
     def rest(self) -> None:
         """Give back to the system what idling needs no memory for."""
-        self.cache.trim()
-        mx.clear_cache()
-        native.release_freed()
+        give_back(self.cache)
 
     def _read(self, hidden: mx.array) -> Floats:
         """Wait for what is wanted of hidden states [1, M, E]."""

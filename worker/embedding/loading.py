@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from pomona.v1 import model_pb2
 
-from models.checkpoint.checkpoint import TextCheckpoint, open_checkpoint
-from models.embedding.embedder import read_embedder
+from models.checkpoint.checkpoint import open_checkpoint
+from models.embedding.embedder import for_vectors, read_embedder
 from models.registry import LoadProgress
 from worker.embedding.bounds import max_inputs
 from worker.embedding.describe import encoder_message, read_reranker
 from worker.embedding.loaded import LoadedEncoder
-from worker.loading import check_serves, load_model_of, note_runtime, text_settings
+from worker.model_loading import check_serves, load_model_of, note_runtime, text_settings
 from worker.settings import WorkerSettings
 from worker.workloads.embedding import EmbeddingWorkload
 
@@ -33,14 +32,12 @@ def make_embedding_workload(settings: WorkerSettings, *, is_reranker: bool) -> E
         report(LoadProgress("headers", 0, 0))
         checkpoint = open_checkpoint(path)
         check_serves(checkpoint, settings.context_tokens)
+        reranker = read_reranker(checkpoint) if is_reranker else None
+        embedder = None if is_reranker else read_embedder(checkpoint, path)
+        if embedder is not None:
+            checkpoint = for_vectors(checkpoint, embedder)
         context = bounds.context_tokens(checkpoint.limits.max_position_embeddings)
-        if is_reranker:
-            reranker = read_reranker(checkpoint)
-            return LoadedEncoder(load_model_of(checkpoint, settings, report), context, reranker=reranker)
-        embedder = read_embedder(checkpoint, path)
-        model = load_model_of(_without_head(checkpoint), settings, report)
-        most = context if embedder.max_tokens is None else min(context, embedder.max_tokens)
-        return LoadedEncoder(model, most, embedder=embedder)
+        return LoadedEncoder(load_model_of(checkpoint, settings, report), context, embedder, reranker)
 
     return EmbeddingWorkload(load, bounds)
 
@@ -52,8 +49,3 @@ def loaded_encoder_message(loaded: LoadedEncoder, settings: WorkerSettings) -> m
     note_runtime(message, loaded.model, loaded.max_tokens, settings)
     message.limits.max_embed_inputs = max_inputs(loaded, settings.max_response_bytes)
     return message
-
-
-def _without_head(checkpoint: TextCheckpoint) -> TextCheckpoint:
-    """Let the embedding stand for a head, which vectors do not need: one that is stored is not read."""
-    return replace(checkpoint, text=replace(checkpoint.text, tie_word_embeddings=True))

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+# Inputs that are under way at once.
+NUM_SLOTS = 128
+# Steps whose tokens short inputs may hold together: those that are computed, and those that are cut.
+SHORT_STEPS = 4
 # A smaller piece of an input is not worth a cut, unless it is all that is left or all that a step holds.
 MIN_PIECE_TOKENS = 64
 

@@ -20,19 +20,14 @@ from worker.embedding.encoder import Encoder, KernelBrokenError
 from worker.embedding.encoding import Encoding
 from worker.embedding.loaded import LoadedEncoder
 from worker.embedding.request import EncodeRequest
-from worker.embedding.turns import Piece, Room, StepBounds, Turns
+from worker.embedding.turns import NUM_SLOTS, SHORT_STEPS, Piece, Room, StepBounds, Turns
 from worker.errors import InvalidField, WorkerError, incident_of
 from worker.events import Completed, Failed, Started, Usage
 from worker.job import Counts, Job, Reporter, RequestView
 from worker.pace import Pace
 from worker.stats import Histogram, Rate
 from worker.text_settings import TextSettings
-from worker.workloads.text import NotLoadedError
-
-# Inputs that are under way at once.
-NUM_SLOTS = 128
-# Steps whose tokens short inputs may hold together: those that are computed, and those that are cut.
-SHORT_STEPS = 4
+from worker.workloads.errors import NotLoadedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,7 @@ from worker.scheduler import Scheduler, TextPlan
 from worker.sequence import Advance, Sequence, State, TextRequest, TokenNotAllowedError
 from worker.stats import TextStats
 from worker.text_settings import TextSettings
-
-
-class NotLoadedError(RuntimeError):
-    """Raised when a workload is used before its load."""
+from worker.workloads.errors import NotLoadedError
 
 
 class TextWorkload:

@@ -8,19 +8,12 @@ import pytest
 
 from models.checkpoint.auxiliary_files import AUXILIARY_FILES, auxiliary_files, copy_auxiliary_files
 
+# What the reference system copies beside the weights of a checkpoint that it writes, in its order.
 KNOWN = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "spiece.model",
-    "chat_template.jinja",
-    "generation_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "README.md",
-    "kv_config.json",
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model"),
+    *("chat_template.jinja", "generation_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
+    *("README.md", "kv_config.json"),
 ]
 
 

@@ -133,6 +133,14 @@ def test_no_other_task_is_a_setting() -> None:
         read_some('{"task": "transcribe"}', ["task"])
 
 
+def test_hosting_costs_no_start_of_what_writes_text() -> None:
+    code = "import sys; import worker.embedding.hosting; print(*sys.modules, sep='\\n')"
+    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    modules = set(run.stdout.splitlines())
+    assert "worker.workloads.embedding" in modules
+    assert not modules & {"llguidance", "worker.loading", "worker.constraints.compiler", "worker.workloads.text"}
+
+
 def test_headers_are_described_without_mlx(tmp_path: Path) -> None:
     folder = write_embedder(tmp_path / "tiny")
     code = f"import sys; from worker.describe import main; main([{str(folder)!r}]); print('mlx.core' in sys.modules)"

@@ -21,6 +21,7 @@ The gateway starts it, with a lifeline on descriptor 9 and its settings, as JSON
 
   describe PATH [SETTINGS]   print what a checkpoint is, as JSON, from its headers alone; SETTINGS, as JSON, may set
                              reasoning_marks, tool_dialect and task
+  fit PATH [SETTINGS]        print what a worker of these settings would take of memory, as JSON, from headers alone
   doctor CHECK               run one check of this machine
 
 To serve a model, run `pomona serve`.

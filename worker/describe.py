@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import json_format
 from pomona.v1 import generation_pb2, model_pb2
 
 from models.borrowed.checkpoint import open_any
 from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from models.checkpoint.config import GENERATION_CONFIG_FILE
-from models.checkpoint.errors import CheckpointError, CheckpointRejected
+from models.checkpoint.errors import CheckpointRejected
 from models.whisper.folder import open_whisper
 from worker.abilities import Abilities, told_abilities
 from worker.embedding.describe import encoder_message
 from worker.embedding.task import TextTask, task_of
-from worker.errors import ModelLoadFailed
 from worker.kinds import is_speech
-from worker.settings import SettingsError, read_some
+from worker.one_shot import print_answer
+from worker.settings import read_some
 from worker.speech.describing import check_settings, speech_message
 
-EXIT_REJECTED = 3
-EXIT_USAGE = 2
 # Of a worker, those that decide what its model can do.
 SETTINGS = ("reasoning_marks", "tool_dialect", "task", "allow_mlx_lm")
 
@@ -44,27 +39,8 @@ NO_ADAPTERS = "this build applies no adapters"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the description of the checkpoint at `argv[0]` as JSON, and return the exit code.
-
-    A checkpoint that cannot be used is told as `{"reason", "message", "metadata"}` with exit code 3, and so are
-    settings that cannot.
-    """
-    if len(argv) not in {1, 2}:
-        sys.stderr.write("usage: python -P -m worker describe PATH [SETTINGS]\n")
-        return EXIT_USAGE
-    try:
-        settings = read_some(argv[1], SETTINGS) if argv[1:] else {}
-        model = describe(Path(argv[0]), **settings)
-    except SettingsError as error:
-        sys.stderr.write(f"worker: {error}\n")
-        return EXIT_USAGE
-    except (CheckpointError, ModelLoadFailed) as error:
-        reason = error.reason if isinstance(error, CheckpointError) else "MODEL_LOAD_FAILED"
-        failure = {"reason": reason, "message": str(error), "metadata": error.metadata}
-        sys.stdout.write(json.dumps(failure) + "\n")
-        return EXIT_REJECTED
-    sys.stdout.write(json_format.MessageToJson(model, indent=None) + "\n")
-    return 0
+    """Print the description of the checkpoint at `argv[0]`, a Model: see `print_answer`."""
+    return print_answer("describe", argv, lambda path, settings: describe(path, **read_some(settings, SETTINGS)))
 
 
 def describe(

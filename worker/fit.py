@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from google.protobuf import json_format
 from pomona.v1 import model_pb2
 
 from models.borrowed.checkpoint import open_any
 from models.checkpoint.checkpoint import TextCheckpoint
-from models.checkpoint.errors import CheckpointError, CheckpointRejected
+from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.fit import Fit, Run, TextSizes, largest_context
 from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
 from models.checkpoint.sizes import Computation
 from models.checkpoint.text_config import CONFIG_FILE
-from models.whisper.fit import whisper_computation, whisper_fit, window_bytes
+from models.embedding.embedder import for_vectors, read_embedder
+from models.whisper.computation import whisper_computation
+from models.whisper.config import Config
+from models.whisper.fit import cache_bytes, whisper_fit
 from models.whisper.folder import open_whisper
 from worker import machine
 from worker.chunks import REFERENCE_CHUNK_TOKENS
 from worker.embedding.task import TextTask, task_of
+from worker.embedding.turns import NUM_SLOTS, SHORT_STEPS
 from worker.errors import ModelLoadFailed, UnsupportedOption
 from worker.kinds import is_speech
+from worker.one_shot import print_answer
 from worker.prefix_settings import PrefixSettings
 from worker.settings import SettingsError, read_some
-from worker.text_settings import DEFAULT_KV_BYTES, TextSettings
+from worker.speech.bounds import DEFAULT_BYTES, SpeechBounds
+from worker.text_settings import TextSettings
 
-EXIT_REJECTED = 3
-EXIT_USAGE = 2
 # Of a worker, those that decide what it takes.
 SETTINGS = (
     "path",
@@ -49,35 +51,11 @@ SETTINGS = (
 BUDGET = "budget_bytes"
 # The longest context that is looked for where the checkpoint does not bound it.
 MAX_CONTEXT_TOKENS = 1 << 24
-# Of a model that makes vectors: inputs under way at once, and steps whose tokens short ones hold besides
-# (`worker.workloads.embedding`).
-ENCODER_ROWS = 128
-ENCODER_SHORT_STEPS = 4
-_USAGE = "usage: python -P -m worker fit PATH [SETTINGS]\n"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what the checkpoint at `argv[0]` takes as JSON, an EstimateModelResponse, and return the exit code.
-
-    What cannot be estimated is told as `{"reason", "message", "metadata"}` with exit code 3.
-    """
-    if len(argv) not in {1, 2}:
-        sys.stderr.write(_USAGE)
-        return EXIT_USAGE
-    try:
-        settings, budget_bytes = _settings(argv[1] if argv[1:] else "{}")
-        response = estimate(Path(argv[0]), settings, budget_bytes)
-    except SettingsError as error:
-        sys.stderr.write(f"worker: {error}\n")
-        return EXIT_USAGE
-    except UnsupportedOption as error:
-        return _refuse("UNSUPPORTED_OPTION", error.description, error.metadata)
-    except ModelLoadFailed as error:
-        return _refuse("MODEL_LOAD_FAILED", str(error), error.metadata)
-    except CheckpointError as error:
-        return _refuse(error.reason, str(error), error.metadata)
-    sys.stdout.write(json_format.MessageToJson(response, indent=None) + "\n")
-    return 0
+    """Print what the checkpoint at `argv[0]` takes, an EstimateModelResponse: see `print_answer`."""
+    return print_answer("fit", argv, lambda path, settings: estimate(path, *_settings(settings)))
 
 
 def estimate(
@@ -102,11 +80,6 @@ def estimate(
         return _text(checkpoint, path, settings, budget_bytes)
     problem = "is computed by mlx-lm, and what its keys and values take is not told by headers"
     raise CheckpointRejected(problem, file=CONFIG_FILE, key="model_type")
-
-
-def _refuse(reason: str, message: str, metadata: Mapping[str, str]) -> int:
-    sys.stdout.write(json.dumps({"reason": reason, "message": message, "metadata": dict(metadata)}) + "\n")
-    return EXIT_REJECTED
 
 
 def _settings(text: str) -> tuple[dict[str, Any], int | None]:
@@ -152,9 +125,9 @@ class _TextModel:
             prefix_bytes=0 if is_reference else bounds.prefixes.max_bytes,
         )
         if self.task != "generate":
-            kv_tokens = run.kv_tokens + ENCODER_SHORT_STEPS * run.chunk_tokens
+            kv_tokens = run.kv_tokens + SHORT_STEPS * run.chunk_tokens
             num_logits = run.num_rows if self.task == "rerank" else 0
-            run = replace(run, num_rows=ENCODER_ROWS, num_logits=num_logits, kv_tokens=kv_tokens, prefix_bytes=0)
+            run = replace(run, num_rows=NUM_SLOTS, num_logits=num_logits, kv_tokens=kv_tokens, prefix_bytes=0)
         return self.sizes.fit(run)
 
     def total_bytes(self, context_tokens: int) -> float:
@@ -170,8 +143,7 @@ def _text(
 ) -> model_pb2.EstimateModelResponse:
     asked, task = str(settings.get("kv_scheme", "none")), task_of(path, settings.get("task"))
     if task == "embed":
-        # Vectors need none: one that is stored is not read.
-        checkpoint = replace(checkpoint, text=replace(checkpoint.text, tie_word_embeddings=True))
+        checkpoint = for_vectors(checkpoint, read_embedder(checkpoint, path))
     computation = Computation.of(
         checkpoint, machine.device(), has_kernels=_has_kernels(settings), is_reference=_is_reference(settings)
     )
@@ -202,10 +174,10 @@ def _speech(path: Path, settings: Mapping[str, Any], budget_bytes: int | None) -
         checkpoint, machine.device(), has_kernels=_has_kernels(settings), is_reference=_is_reference(settings)
     )
     bounds = _bounds(settings)
-    fitting = (bounds.kv_bytes or DEFAULT_KV_BYTES) // window_bytes(checkpoint, computation)
-    num_windows = max(1, min(bounds.max_batch_rows, fitting))
-    response = _response(whisper_fit(checkpoint, computation, num_windows), computation, budget_bytes)
-    response.options.max_batch_rows = num_windows
+    row_bytes = cache_bytes(Config.from_checkpoint(checkpoint.config), computation.item_bytes)
+    num_rows = SpeechBounds(bounds.max_batch_rows, bounds.kv_bytes or DEFAULT_BYTES).fitting(row_bytes)
+    response = _response(whisper_fit(checkpoint, computation, num_rows), computation, budget_bytes)
+    response.options.max_batch_rows = num_rows
     return response
 
 
@@ -218,7 +190,7 @@ def _is_reference(settings: Mapping[str, Any]) -> bool:
 
 
 def _bounds(settings: Mapping[str, Any]) -> TextSettings:
-    """Return the bounds of a workload with such settings, as `worker.loading.text_settings` does."""
+    """Return the bounds of a workload with such settings, as `worker.model_loading.text_settings` does."""
     names = {"max_batch_rows", "prefill_chunk_tokens", "kv_bytes"}
     given = {name: value for name, value in settings.items() if name in names}
     if "prefix_cache_bytes" in settings:

@@ -3,25 +3,19 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
-import mlx.core as mx
-
-import native
 from models.layers.cache import Cache
 from models.registry import LoadedModel
 from models.step import NumericPath
 from worker.batch import Batch
 from worker.detokenizer import Detokenizer
 from worker.errors import ContextTooLong, InvalidField
+from worker.idle_memory import bound_pool, give_back
 from worker.prefix_settings import PrefixSettings
 from worker.prefixes import Prefixes
 from worker.row import Row
 from worker.sampling import Sampler
 from worker.sequence import Sequence, TextRequest, seed_of
 from worker.text_settings import TextSettings
-
-# Freed arrays that MLX keeps for the next ones. A recorded forward frees and takes arrays of all sizes in turn, and the
-# C library finds memory for them as fast (no difference was measured): more would only be held for nothing.
-MLX_POOL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +46,7 @@ class LoadedText:
         if loaded.path is NumericPath.REFERENCE or not loaded.shares_prefixes:
             # What is found of a prompt would move the cuts of the rest, and so the last bits of its numbers.
             settings = replace(settings, prefixes=PrefixSettings(max_bytes=0))
-        if loaded.arithmetic.name == "native":
-            mx.set_cache_limit(MLX_POOL_BYTES)
+        bound_pool(loaded)
         context_tokens = settings.context_tokens(loaded.checkpoint.limits.max_position_embeddings)
         kv_tokens = settings.kv_tokens(context_tokens, loaded.kv_sizes.rows_bytes)
         prefix_tokens = settings.prefixes.max_bytes // loaded.token_bytes
@@ -124,6 +117,4 @@ class LoadedText:
 
     def rest(self) -> None:
         """Give back to the system what idling needs no memory for."""
-        self.cache.trim()
-        mx.clear_cache()
-        native.release_freed()
+        give_back(self.cache)

@@ -41,8 +41,13 @@ def samples(name: str) -> bytes:
         return file.readframes(file.getnframes())
 
 
-def opening(**live: object) -> pb.StreamTranscribeRequest:
-    pcm = pb.RawPcm(encoding=pb.RawPcm.ENCODING_S16_LE, sample_rate_hz=16_000, channel_count=1)
+def opening(num_channels: int = 1, **live: object) -> pb.StreamTranscribeRequest:
+    pcm = pb.RawPcm(
+        encoding=pb.RawPcm.ENCODING_S16_LE,
+        sample_rate_hz=16_000,
+        channel_count=num_channels,
+        channel_mode=pb.RawPcm.CHANNEL_MODE_SEPARATE,
+    )
     heard = pb.TranscriptionConfig(format=pb.AudioFormat(pcm=pcm), languages=["en"], word_timestamps=True)
     config = pb.StreamTranscriptionConfig(
         transcription=heard,
@@ -143,3 +148,17 @@ def test_nothing_is_said_in_silence_noise_and_tones(stub: transcription_pb2_grpc
 
     assert check_order(events) == []
     assert events[-1].completed.usage.audio_duration.seconds == 3604
+
+
+def test_texts_of_two_channels_join(stub: transcription_pb2_grpc.TranscriptionServiceStub) -> None:
+    frames = [content[place : place + 2] for content in [samples("goforward")] for place in range(0, len(content), 2)]
+    late = [bytes(2)] * 8_000
+    both = b"".join(left + right for left, right in zip([*frames, *late], [*late, *frames], strict=True))
+    requests = [opening(num_channels=2), *in_steps(both)]
+    events = [each.event for each in stub.StreamTranscribe(iter(requests), timeout=TIMEOUT_S)]
+
+    finals = check_order(events)
+    assert {final.channel for final in finals} == {0, 1}
+    words = events[-1].completed.text.lower().replace(".", "").replace(",", "").split(" ")
+    assert words.count("go") == words.count("meters") == 2
+    assert "" not in words

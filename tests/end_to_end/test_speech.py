@@ -151,6 +151,28 @@ async def test_what_nobody_said_is_not_told(caller: Caller, sound: Callable[[], 
     assert answer.usage.audio_duration.ToMilliseconds() == len(audio) // 32
 
 
+async def test_one_sample_without_measure_does_not_silence_a_recording(caller: Caller):
+    floats = (np.frombuffer(samples("goforward"), "<i2") / 32768).astype("<f4")
+    floats[0] = 3e38
+    pcm = pb.RawPcm(encoding=pb.RawPcm.ENCODING_F32_LE, sample_rate_hz=16_000, channel_count=1)
+    answer = await caller.transcribe(floats.tobytes(), format=pb.AudioFormat(pcm=pcm), languages=["en"])
+    assert answer.text == TEXTS["goforward"]
+
+
+async def test_a_minute_without_any_sound_says_nothing_though_nobody_looks_for_speech(caller: Caller):
+    answer = await caller.transcribe(bytes(60 * 32_000), format=PCM, languages=["en"], voice_activity_filter=False)
+    assert (answer.text, answer.usage.decoded_tokens) == ("", 0)
+
+
+async def test_other_texts_are_others(caller: Caller):
+    answer = await caller.transcribe(recording("austen_0890"), languages=["en"], beam_size=5, max_alternatives=4)
+    texts = [other.text for other in answer.segments[0].alternatives]
+    assert texts
+    assert len({answer.text, *texts}) == 1 + len(texts)
+    timing = answer.usage.timing
+    assert timing.decode_us > timing.prefill_us / 10 > 0
+
+
 async def test_a_model_tells_what_it_hears(caller: Caller):
     model = (await caller.models.GetModel(model_pb2.GetModelRequest(model="whisper"))).model
     assert list(model.tasks) == [model_pb2.Model.TASK_TRANSCRIBE]

@@ -10,12 +10,12 @@ import pytest
 from google.protobuf import json_format
 from pomona.v1 import model_pb2
 
+from gateway import estimate as estimates
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointError
 from models.checkpoint.kv_scheme import KVScheme
 from models.registry import load
 from models.step import NumericPath
-from models.whisper import fit as whisper
 from tests.models.variants import VARIANTS, WINDOWED
 from tests.support.tiny_models import write_llama
 from tests.support.tiny_whisper import SIZES, write_mlx
@@ -25,12 +25,15 @@ from worker.fit import estimate, main
 from worker.loaded_text import LoadedText
 from worker.prefix_settings import PrefixSettings
 from worker.settings import WorkerSettings
-from worker.speech import loading as speech
+from worker.speech.loading import make_speech_workload
 from worker.text_settings import TextSettings
-from worker.workloads import embedding
 
 WIDE: dict[str, Any] = {**VARIANTS["4-bit"], "config": {"head_dim": 64}}
 GIB = 1 << 30
+# For speech: of five rows of the tiny model.
+ROOM = {
+    "kv_bytes": 5 * 2 * SIZES["n_text_layer"] * (SIZES["n_audio_ctx"] + SIZES["n_text_ctx"]) * SIZES["n_text_state"] * 4
+}
 
 
 def part(response: model_pb2.EstimateModelResponse, name: str) -> int:
@@ -148,12 +151,23 @@ def test_a_model_of_vectors_keeps_nothing_for_later_inputs(tmp_path: Path, task:
     assert part(vectors, "kv") == part(text, "kv") + 4 * 512 * part(text, "kv_token")
 
 
-def test_a_model_of_vectors_has_the_rows_of_its_workload() -> None:
-    assert (fits.ENCODER_ROWS, fits.ENCODER_SHORT_STEPS) == (embedding.NUM_SLOTS, embedding.SHORT_STEPS)
+def test_the_gateway_tells_what_decides_an_estimate() -> None:
+    assert (*estimates.TOLD, estimates.BUDGET) == (*fits.SETTINGS, fits.BUDGET)
 
 
-def test_speech_hears_as_many_windows_at_once_as_its_workload() -> None:
-    assert (whisper.CPU_HEARD_AT_ONCE, whisper.HEARD_AT_ONCE) == (speech.CPU_NEW_WINDOWS, speech.NEW_WINDOWS)
+@pytest.mark.parametrize(
+    ("settings", "num_rows"), [({}, 16), ({"max_batch_rows": 3}, 3), ({"kv_bytes": 1}, 1), (ROOM, 5)]
+)
+def test_speech_takes_what_a_worker_that_loads_it_makes_room_for(
+    tmp_path: Path, settings: dict[str, Any], num_rows: int
+) -> None:
+    folder = write_mlx(tmp_path)
+    response = estimate(folder, settings)
+    given = WorkerSettings(instance_id="i", model="m", checkpoint=str(folder), socket="/s", secret="x", **settings)
+    workload = make_speech_workload(given)
+    loaded = workload.load(lambda _: None)
+    assert workload.max_rows == response.options.max_batch_rows == num_rows
+    assert (part(response, "kv"), part(response, "kv_row")) == (num_rows * loaded.row_bytes, loaded.row_bytes)
 
 
 def test_speech_takes_a_window_for_each_row(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from tests.support.tiny_checkpoints import llama_config, write_folder, write_lla
 from tests.support.tiny_models import write_llama
 from worker.errors import ModelLoadFailed
 from worker.failures import failure_of
-from worker.loading import check_serves, loaded_message, make_workload, served_model, text_settings
+from worker.loading import loaded_message, make_workload, served_model
+from worker.model_loading import check_serves, text_settings
 from worker.settings import WorkerSettings
 from worker.text_settings import TextSettings
 from worker.validation import MAX_SEQUENCES

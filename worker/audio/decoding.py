@@ -86,6 +86,8 @@ class ContainerDecoding:
         if self._is_closed:
             return
         if self._spool is None:
+            if not self._head:
+                raise AudioUnreadable("the audio is empty")
             self._spool = self._begin()
             self._spool.put(self._head)
             self._head = b""

@@ -19,7 +19,6 @@ MIN_RATE_HZ = 8000
 MAX_RATE_HZ = 48_000
 MAX_CHANNELS = 8
 Floats = NDArray[np.float32]
-_LOUDEST = 32_768.0  # of floats: whole numbers that were only cast stay what they are, and nothing overflows
 
 
 class Encoding(Enum):
@@ -96,7 +95,7 @@ class PcmDecoder:
             chunk: any number of bytes; a part of a frame waits for the other.
 
         Returns:
-            [S, channels], each within -1 to 1 if the bytes are; what is no number is 0.
+            [S, channels]; see `sound_floats`.
 
         Raises:
             AudioTooLong: there is more than may be.
@@ -159,10 +158,10 @@ class PcmDecoder:
 
 
 def sound_floats(samples: Floats) -> Floats:
-    """Return samples of which each is a number that later sums can bear: what is none is 0, what is endless is 1."""
-    if not len(samples) or np.abs(samples).max() <= _LOUDEST:  # not so where there is none
+    """Return samples within -1 to 1, as models hear them: what is louder is cut off there, what is no number is 0."""
+    if not len(samples) or np.abs(samples).max() <= 1.0:  # not so where there is one that is none
         return samples
-    return np.clip(np.nan_to_num(samples, nan=0.0, posinf=1.0, neginf=-1.0), -_LOUDEST, _LOUDEST)
+    return np.clip(np.nan_to_num(samples, nan=0.0, posinf=1.0, neginf=-1.0), -1.0, 1.0)
 
 
 def _table(encoding: Encoding) -> Floats | None:

@@ -9,87 +9,40 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from worker.audio.errors import AudioNotStored
 
 
-class Spool(Protocol):
+class Spool(ABC):
     """What both have in common; only `read` waits, and only until bytes come, or `end` or `abandon` is called."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether more should wait."""
-        ...
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether a reader would have to wait."""
-        ...
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether nobody brings or reads any more."""
-        ...
-
-    def put(self, chunk: bytes) -> None:
-        """Add bytes at the end."""
-        ...
-
-    def end(self) -> None:
-        """Say that no more come."""
-        ...
-
-    def abandon(self) -> None:
-        """Free what is there; a reader finds the end."""
-        ...
-
-    def read(self, size: int) -> bytes:
-        """Return up to `size` bytes, as soon as there are any; none at the end."""
-        ...
-
-
-class Pipe:
-    """Bytes in memory, which are gone once they are read.
-
-    Args:
-        max_bytes: beyond so many unread, the pipe is full.
-        on_room: called by the reader when it no longer is.
-    """
-
-    def __init__(self, max_bytes: int, on_room: Callable[[], None]) -> None:
-        self._max_bytes = max_bytes
-        self._on_room = on_room
+    def __init__(self) -> None:
+        """Begin with nothing."""
         self._changed = threading.Condition()
-        self._chunks: deque[memoryview] = deque()
-        self._num_bytes = 0
         self._is_ended = False
         self._is_abandoned = False
 
     @property
+    @abstractmethod
     def is_full(self) -> bool:
         """Whether more should wait."""
-        return self._num_bytes > self._max_bytes
 
     @property
+    @abstractmethod
     def is_drained(self) -> bool:
         """Whether a reader would have to wait."""
-        return self._num_bytes == 0 and not self._is_ended
 
     @property
     def is_abandoned(self) -> bool:
         """Whether nobody brings or reads any more."""
         return self._is_abandoned
 
+    @abstractmethod
     def put(self, chunk: bytes) -> None:
         """Add bytes at the end."""
-        with self._changed:
-            if chunk and not self._is_abandoned:
-                self._chunks.append(memoryview(chunk))
-                self._num_bytes += len(chunk)
-                self._changed.notify()
 
     def end(self) -> None:
         """Say that no more come."""
@@ -101,13 +54,58 @@ class Pipe:
         """Free what is there; a reader finds the end."""
         with self._changed:
             self._is_abandoned = self._is_ended = True
-            self._chunks.clear()
-            self._num_bytes = 0
+            self._free()
             self._changed.notify()
+
+    @abstractmethod
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes, as soon as there are any; none at the end."""
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Give back what the bytes take."""
+
+
+class Pipe(Spool):
+    """Bytes in memory, which are gone once they are read.
+
+    Args:
+        max_bytes: beyond so many unread, the pipe is full.
+        on_room: called by the reader when it no longer is.
+    """
+
+    def __init__(self, max_bytes: int, on_room: Callable[[], None]) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+        self._on_room = on_room
+        self._chunks: deque[memoryview] = deque()
+        self._num_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """See `Spool`."""
+        return self._num_bytes > self._max_bytes
+
+    @property
+    def is_drained(self) -> bool:
+        """See `Spool`."""
+        return self._num_bytes == 0 and not self._is_ended
+
+    def put(self, chunk: bytes) -> None:
+        """See `Spool`."""
+        with self._changed:
+            if chunk and not self._is_abandoned:
+                self._chunks.append(memoryview(chunk))
+                self._num_bytes += len(chunk)
+                self._changed.notify()
+
+    def abandon(self) -> None:
+        """See `Spool`."""
+        super().abandon()
         self._on_room()
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes, as soon as there are any; none at the end."""
+        """See `Spool`."""
         with self._changed:
             self._changed.wait_for(lambda: self._chunks or self._is_ended)
             if not self._chunks:
@@ -121,8 +119,12 @@ class Pipe:
             self._on_room()
         return bytes(chunk[:size])
 
+    def _free(self) -> None:
+        self._chunks.clear()
+        self._num_bytes = 0
 
-class GrowingFile:
+
+class GrowingFile(Spool):
     """Bytes in a file without a name: read forward while they come, then in any order.
 
     Raises:
@@ -130,14 +132,13 @@ class GrowingFile:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        super().__init__()
         try:
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by abandon()
         except OSError as error:
             raise AudioNotStored from error
         self._num_bytes = 0
         self._num_read = 0
-        self._is_ended = False
 
     @property
     def is_full(self) -> bool:
@@ -146,16 +147,11 @@ class GrowingFile:
 
     @property
     def is_drained(self) -> bool:
-        """Whether a reader would have to wait."""
+        """See `Spool`."""
         return self._num_read == self._num_bytes and not self._is_ended
 
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether nobody brings or reads any more."""
-        return self._file.closed
-
     def put(self, chunk: bytes) -> None:
-        """Add bytes at the end.
+        """See `Spool`.
 
         Raises:
             AudioNotStored: there is no room on the disk.
@@ -171,21 +167,8 @@ class GrowingFile:
                 rest = rest[written:]
             self._changed.notify()
 
-    def end(self) -> None:
-        """Say that no more come."""
-        with self._changed:
-            self._is_ended = True
-            self._changed.notify()
-
-    def abandon(self) -> None:
-        """Free what is there; a reader finds the end."""
-        with self._changed:
-            self._is_ended = True
-            self._file.close()
-            self._changed.notify()
-
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes, as soon as there are any; none at the end."""
+        """See `Spool`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_ended or self._num_read < self._num_bytes)
             chunk = self._at(self._num_read, size)
@@ -197,6 +180,9 @@ class GrowingFile:
         with self._changed:
             self._changed.wait_for(lambda: self._is_ended)
             return WholeFile(self._at, self._num_bytes)
+
+    def _free(self) -> None:
+        self._file.close()
 
     def _at(self, place: int, size: int) -> bytes:
         return b"" if self._file.closed else os.pread(self._file.fileno(), size, place)

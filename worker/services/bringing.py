@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from worker.audio.pcm import SAMPLE_RATE_HZ
 from worker.errors import StreamIdle
 from worker.services.edge import Call
 from worker.speech.asking import Asked, AudioChunk, Finalize, Skip, read_message
+from worker.speech.finalizations import Finalizations
 from worker.speech.options import SpeechOptions
 
 # Of a recording in one message: the intake says after each whether there is room for more.
@@ -30,7 +30,7 @@ class Bringer(Protocol):
         ...
 
     @property
-    def finalizations(self) -> deque[float]:
+    def finalizations(self) -> Finalizations:
         """See `SpeechRequest.finalizations`."""
         ...
 
@@ -57,7 +57,7 @@ class WholeAudio:
     def __init__(self, content: bytes, turns: asyncio.Semaphore) -> None:
         self._content = content
         self._turns = contextlib.nullcontext() if len(content) <= SMALL_BYTES else turns
-        self.finalizations = deque[float]()
+        self.finalizations = Finalizations()
 
     async def bring(self, intake: Intake) -> None:
         """See `Bringer`."""
@@ -85,7 +85,7 @@ class StreamedAudio:
         self._idle_s = asked.idle_s
         self._wake = wake
         self._brought_s = 0.0
-        self.finalizations = deque[float]()
+        self.finalizations = Finalizations()
 
     async def bring(self, intake: Intake) -> None:
         """See `Bringer`.
@@ -102,8 +102,9 @@ class StreamedAudio:
                     intake.skip(seconds)
                     self._brought_s += seconds
                 case Finalize():
-                    self.finalizations.append(self._place_s(intake))
+                    self.finalizations.add(self._place_s(intake))
                     self._wake()
+                    await self.finalizations.room()
         await intake.finish()
 
     async def _receive(self) -> bytes | None:

@@ -1,19 +1,17 @@
 """One generation between its arrival and its end, as its service holds it."""
 
 import secrets
-import time
 from dataclasses import replace
-from types import TracebackType
+from typing import Self
 
-from worker.errors import ClientGone
-from worker.events import Channel, Completed, Event, Failed, Started, TextDelta, Usage
+from worker.events import Channel, Event, Started, TextDelta, Usage
 from worker.outbox import Outbox
 from worker.scheduler import TextPlan
 from worker.sequence import CacheUse, StoppingSettings, TextRequest
 from worker.served import ServedModel
 from worker.services.desk import Desk
 from worker.services.edge import Call
-from worker.services.requests import OpenRequest
+from worker.services.handed import Handed
 from worker.validation import Generation, check_context, check_min_tokens
 
 # Short enough to type, and a number that every language reads exactly.
@@ -22,7 +20,7 @@ SEED_BITS = 32
 TextDesk = Desk[TextRequest, TextPlan]
 
 
-class Reading:
+class Reading(Handed[TextRequest, TextPlan]):
     """Hands a checked generation to the engine and takes its events; leaving early ends it there at once.
 
     Args:
@@ -34,41 +32,26 @@ class Reading:
     """
 
     def __init__(self, desk: TextDesk, served: ServedModel, generation: Generation, call: Call, method: str) -> None:
-        self._desk = desk
+        streaming = generation.streaming
+        outbox = Outbox(desk.outbox_bytes, streaming.coalesce_tokens, streaming.coalesce_interval_s)
+        super().__init__(desk, call, generation.envelope.request_id, method, outbox)
         self._served = served
         self._generation = generation
-        self._call = call
-        self._open = OpenRequest(generation.envelope.request_id, method, call.principal)
-        streaming = generation.streaming
-        self._outbox = Outbox(desk.outbox_bytes, streaming.coalesce_tokens, streaming.coalesce_interval_s)
-        self._is_in_engine = False
 
-    async def __aenter__(self) -> "Reading":
+    async def __aenter__(self) -> Self:
         """Tokenize the prompt and submit the request.
 
         Raises:
             WorkerError: the request is refused; what it is says why.
         """
         self._call.check_envelope(self._generation.envelope, self._served.resolved.model)
-        self._desk.requests.add(self._open)
+        await super().__aenter__()
         try:
-            request = await self._prepare()
-            self._desk.engine.submit(request, self._outbox)
-            self._open.key = request.key
+            self._submit(await self._prepare())
         except BaseException:
             self._desk.requests.remove(self._open)
             raise
-        self._is_in_engine = True
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the request in the engine unless it has ended."""
-        if self._is_in_engine and self._open.key is not None:
-            self._desk.engine.cancel(self._open.key, ClientGone())
-        self._outbox.close()
-        self._desk.requests.remove(self._open)
 
     async def take(self) -> Event:
         """Return the next event; the last is `Completed`.
@@ -76,30 +59,21 @@ class Reading:
         Raises:
             Exception: the request failed with it.
         """
-        event = await self._outbox.take()
-        self._is_in_engine = not isinstance(event, Completed | Failed)
-        match event:
-            case Started():
-                self._call.usage = Usage(event.prompt_tokens)
-            case TextDelta():
-                self._count(event)
-            case Failed():
-                self._call.usage = event.usage
-                raise event.error
-            case _:
-                pass
+        event = await super().take()
+        if isinstance(event, Started):
+            self._call.usage = Usage(event.prompt_tokens)
+        elif isinstance(event, TextDelta):
+            self._count(event)
         return event
 
     async def _prepare(self) -> TextRequest:
         generation, facts = self._generation, self._served.facts
-        remaining_s = self._call.time_remaining()
-        deadline = None if remaining_s is None else time.monotonic() + remaining_s
-        tokenized = await self._served.prompter.tokenize(generation.prompt, remaining_s)
+        deadline = self._deadline()
+        tokenized = await self._served.prompter.tokenize(generation.prompt, self._call.time_remaining())
         ids = tokenized.ids
         check_context(len(ids), facts, generation.prompt.path)
         check_min_tokens(len(ids), generation.stopping, facts)
         lead = await self._served.steerer.lead(generation, tokenized, self._call.time_remaining())
-        self._open.check()
         seed = secrets.randbits(SEED_BITS) if generation.seed is None else generation.seed
         return TextRequest(
             request_id=self._open.request_id,

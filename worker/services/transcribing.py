@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from types import TracebackType
+from typing import Self
 
 from worker.audio.errors import AudioError
 from worker.audio.intake import Intake
-from worker.errors import ClientGone, WorkerError, incident_of
-from worker.events import Completed, EndingSoon, Event, Failed
-from worker.outbox import Outbox
+from worker.errors import WorkerError, incident_of
+from worker.events import EndingSoon
 from worker.services.bringing import Bringer
 from worker.services.desk import Desk
 from worker.services.edge import Call
-from worker.services.requests import OpenRequest
+from worker.services.handed import Handed
 from worker.speech.asking import Asked
 from worker.speech.failures import audio_failure
 from worker.speech.request import SpeechRequest
@@ -24,7 +23,7 @@ from worker.workloads.speech import SpeechPlan
 SpeechDesk = Desk[SpeechRequest, SpeechPlan]
 
 
-class Transcribing:
+class Transcribing(Handed[SpeechRequest, SpeechPlan]):
     """Hands a checked request to the engine, has its audio brought, and takes its events.
 
     Leaving, however it comes about, ends the request in the engine and frees the threads and files of its audio.
@@ -41,41 +40,30 @@ class Transcribing:
     def __init__(
         self, desk: SpeechDesk, served: ServedSpeech, asked: Asked, call: Call, method: str, bringer: Bringer
     ) -> None:
-        self._desk = desk
+        super().__init__(desk, call, asked.envelope.request_id, method)
+        self._open.on_ending = self._note_ending
         self._served = served
         self._asked = asked
-        self._call = call
         self._bringer = bringer
-        self._outbox = Outbox(desk.outbox_bytes)
-        self._open = OpenRequest(asked.envelope.request_id, method, call.principal, on_ending=self._note_ending)
-        self._is_in_engine = False
         self._bringing: asyncio.Task[None] | None = None
         options = asked.options
         self._intake = Intake(
             options.pcm, separates=options.separates, limits=served.limits, on_change=desk.engine.wake
         )
 
-    async def __aenter__(self) -> Transcribing:
+    async def __aenter__(self) -> Self:
         """Submit the request, and begin to bring its audio.
 
         Raises:
             WorkerError: the request is refused; what it is says why.
         """
         self._call.check_envelope(self._asked.envelope, self._served.resolved.model)
-        remaining_s = self._call.time_remaining()
-        request = SpeechRequest(
-            request_id=self._open.request_id,
-            options=self._asked.options,
-            audio=self._intake,
-            is_whole=self._bringer.is_whole,
-            finalizations=self._bringer.finalizations,
-            priority=self._asked.envelope.priority,
-            deadline=None if remaining_s is None else time.monotonic() + remaining_s,
-        )
-        self._desk.engine.submit(request, self._outbox)
-        self._is_in_engine = True
-        self._open.key = request.key
-        self._desk.requests.add(self._open)
+        await super().__aenter__()
+        try:
+            self._submit(self._request())
+        except BaseException:
+            self._desk.requests.remove(self._open)
+            raise
         self._bringing = asyncio.create_task(self._bringer.bring(self._intake))
         self._bringing.add_done_callback(self._note_brought)
         return self
@@ -84,24 +72,20 @@ class Transcribing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the request in the engine unless it has ended, and let go of its audio."""
-        self._desk.requests.remove(self._open)
-        self._end(ClientGone())
-        self._outbox.close()
+        await super().__aexit__(kind, error, trace)
         # Whoever cancels this call again does not keep its threads alive.
         await asyncio.shield(asyncio.create_task(self._let_go()))
 
-    async def take(self) -> Event:
-        """Return the next event; the last is `Completed`.
-
-        Raises:
-            Exception: the request failed with it.
-        """
-        event = await self._outbox.take()
-        self._is_in_engine = not isinstance(event, Completed | Failed)
-        if isinstance(event, Failed):
-            self._call.usage = event.usage
-            raise event.error
-        return event
+    def _request(self) -> SpeechRequest:
+        return SpeechRequest(
+            request_id=self._open.request_id,
+            options=self._asked.options,
+            audio=self._intake,
+            is_whole=self._bringer.is_whole,
+            finalizations=self._bringer.finalizations,
+            priority=self._asked.envelope.priority,
+            deadline=self._deadline(),
+        )
 
     def _note_brought(self, bringing: asyncio.Task[None]) -> None:
         """End the request where its audio did not come as it should."""
@@ -114,10 +98,6 @@ class Transcribing:
 
     def _note_ending(self, remaining_s: float) -> None:
         self._outbox.put(EndingSoon(remaining_s))
-
-    def _end(self, error: WorkerError) -> None:
-        if self._is_in_engine and self._open.key is not None:
-            self._desk.engine.cancel(self._open.key, error)
 
     async def _let_go(self) -> None:
         if self._bringing is not None:

@@ -32,7 +32,7 @@ class Channel:
     def __init__(self, index: int, recording: Recording, request: SpeechRequest, speech: LoadedSpeech) -> None:
         self.index = index
         self.recording = recording
-        voice = Voice(speech.make_detector()) if request.options.filters_voice else None
+        voice = Voice(speech.make_detector) if request.options.filters_voice else None
         self.track = Track(recording, speech.log_mel, voice)
         self.strands: Sequence[Strand] = [
             Strand(self.track, _transcript(clips, request.options, speech), of_whole=request.is_whole)

@@ -8,6 +8,8 @@ from models.whisper.config import Config
 from models.whisper.languages import LANGUAGES
 
 ENGLISH = "en"
+# Beams of a search, or texts by chance; memory and time grow with them.
+MAX_TEXTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class SpeechFacts:
         can_translate: whether it was trained to write English of other languages.
         max_audio_s: seconds of audio that a request may bring.
         idle_s: how long the caller of a stream may send nothing, unless it says otherwise.
+        max_texts: that may be written of a window side by side.
     """
 
     languages: tuple[str, ...]
@@ -27,9 +30,10 @@ class SpeechFacts:
     can_translate: bool
     max_audio_s: float
     idle_s: float
+    max_texts: int = MAX_TEXTS
 
 
-def speech_facts(config: Config, max_audio_s: float, idle_s: float) -> SpeechFacts:
+def speech_facts(config: Config, max_audio_s: float, idle_s: float, *, max_texts: int = MAX_TEXTS) -> SpeechFacts:
     """Return what a check has to know of a model; see `SpeechFacts`."""
     return SpeechFacts(
         languages=languages_of(config),
@@ -37,6 +41,7 @@ def speech_facts(config: Config, max_audio_s: float, idle_s: float) -> SpeechFac
         can_translate=can_translate(config),
         max_audio_s=max_audio_s,
         idle_s=idle_s,
+        max_texts=min(max_texts, MAX_TEXTS),
     )
 
 

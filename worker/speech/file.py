@@ -6,8 +6,9 @@ leave in order of time: one waits while an earlier one may still be found in ano
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from models.whisper.segments import Stretch
 from worker.audio.pcm import SAMPLE_RATE_HZ
 from worker.audio.recording import Recording
 from worker.errors import InvalidField
@@ -20,6 +21,7 @@ from worker.speech.hearing import SpeechUsage
 from worker.speech.language import Language
 from worker.speech.loaded import LoadedSpeech
 from worker.speech.request import SpeechRequest
+from worker.speech.strand import Strand
 from worker.speech.telling import Telling
 
 PROGRESS_INTERVAL_S = 1.0
@@ -67,13 +69,12 @@ class FileTranscriber:
 
     def next(self) -> FileHearing | None:
         """Return a window of the first strand that has one; alone, while the language is to be found."""
-        strands = [strand for channel in self._channels for strand in channel.strands]
-        if not self._language.is_known and any(strand.is_open for strand in strands):
-            return None
-        for strand in strands:
-            if (stretch := strand.ready()) is not None:
-                return FileHearing(self._request, strand, stretch, self._language)
-        return None
+        found = next(self._ready(), None)
+        return None if found is None else FileHearing(self._request, *found, self._language)
+
+    def has_next(self) -> bool:
+        """See `Transcriber`."""
+        return next(self._ready(), None) is not None
 
     def take_events(self) -> list[SpeechEvent]:
         """Return what was found since, in order of time, and once a second how far it all is."""
@@ -94,6 +95,12 @@ class FileTranscriber:
         """Return how long the audio is so far, and the speech in it; of separate channels the longest."""
         speech = [speech_s for channel in self._channels if (speech_s := channel.track.speech_s) is not None]
         return SpeechUsage(self._received_s, max(speech, default=None))
+
+    def _ready(self) -> Iterator[tuple[Strand, Stretch]]:
+        """Yield windows that can be heard now."""
+        strands = [strand for channel in self._channels for strand in channel.strands]
+        if self._language.is_known or not any(strand.is_open for strand in strands):
+            yield from ((strand, stretch) for strand in strands if (stretch := strand.ready()) is not None)
 
     @property
     def _received_s(self) -> float:

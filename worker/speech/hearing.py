@@ -113,6 +113,10 @@ class Transcriber(Protocol):
         """
         ...
 
+    def has_next(self) -> bool:
+        """Return whether `next` would return a window."""
+        ...
+
     def take_events(self) -> list[SpeechEvent]:
         """Return what happened since the last call, in the order in which the reader is to learn it."""
         ...

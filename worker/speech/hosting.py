@@ -55,12 +55,14 @@ class SpeechHosting:
         """Take the loaded model."""
         whisper, settings = cast("LoadedSpeech", loaded).whisper, self._settings
         self._served = ServedSpeech(
-            speech_facts(whisper.model.config, settings.max_audio_s, settings.audio_idle_s),
+            speech_facts(
+                whisper.model.config, settings.max_audio_s, settings.audio_idle_s, max_texts=self.workload.max_rows
+            ),
             AudioLimits(settings.max_audio_s, settings.max_audio_bytes, settings.max_audio_decoded_bytes),
             resolved_model(whisper, settings),
         )
         await self.close()
-        return loaded_message(whisper, self.workload.max_windows, settings)
+        return loaded_message(whisper, self.workload.max_rows, settings)
 
     async def close(self) -> None:
         """See that the child has ended."""

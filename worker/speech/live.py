@@ -55,7 +55,8 @@ class LiveTranscriber:
         self._picture = picture
         self._new_detector = new_detector
         self._choice = LanguageChoice(request.options.languages, tokenizer.languages)
-        self._ledger = Ledger(request.options.first_segment_id)
+        first_id = request.options.first_segment_id
+        self._ledger = Ledger(first_id, is_begun=first_id > 0)
         self._channels: list[LiveChannel] = []
         self._first = 0  # channel to ask next
         self._processed = 0
@@ -81,10 +82,10 @@ class LiveTranscriber:
             WorkerError: the audio failed.
         """
         self._open_channels()
-        while self._channels and self._request.finalizations:
-            place = round(self._request.finalizations.popleft() * _RATE_HZ)
-            for channel in self._channels:
-                channel.finalize(place)
+        if self._channels and not any(channel.is_finalizing for channel in self._channels):
+            for place_s in self._request.finalizations.take():
+                for channel in self._channels:
+                    channel.finalize(round(place_s * _RATE_HZ))
         has_listened = False
         for channel in self._channels:
             has_listened |= channel.listen()
@@ -98,6 +99,10 @@ class LiveTranscriber:
                 self._first = place + 1
                 return self._channels[place].next()
         return None
+
+    def has_next(self) -> bool:
+        """See `Transcriber`."""
+        return any(channel.urgency is not None for channel in self._channels)
 
     def take_events(self) -> list[SpeechEvent]:
         """Return what happened since, and once a second how far it all is."""
@@ -133,6 +138,7 @@ class LiveTranscriber:
             return
         options = self._request.options
         live = options.live or LiveOptions()
+        self._ledger.num_channels = len(recordings)
         for index, recording in enumerate(recordings):
             listener = Listener(recording, self._new_detector, round(live.utterance_end_s * _RATE_HZ))
             teller = Teller(self._ledger, index, options, self._tokenizer.decode)

@@ -83,6 +83,11 @@ class LiveChannel:
         due = self._due()
         return None if due is None else due[1]
 
+    @property
+    def is_finalizing(self) -> bool:
+        """Whether it has not come to where an utterance is to be ended."""
+        return self._listener.is_finalizing
+
     def finalize(self, place: int) -> None:
         """End the utterance that is spoken at a sample."""
         self._listener.finalize(place)

@@ -59,15 +59,27 @@ class Listener:
         """Samples that are judged."""
         return min(self.turns.position, self.received)
 
+    @property
+    def is_finalizing(self) -> bool:
+        """Whether it has not come to where an utterance is to be ended."""
+        return bool(self._finalizations)
+
     def finalize(self, place: int) -> None:
         """End the utterance that is spoken at a sample; to be called in the order of places."""
         self._finalizations.append(place)
 
     def listen(self) -> bool:
-        """Judge some of what came; return whether there was anything."""
+        """Judge some of what came, in parts where utterances are to be ended; return whether there was anything."""
+        stop = self.turns.position + _CHUNKS_A_CALL * CHUNK
+        has_listened = False
+        while self.turns.position < stop and self._listen_once():
+            has_listened = True
+        return has_listened
+
+    def _listen_once(self) -> bool:
         is_all = self._recording.is_complete  # asked first: what is complete does not grow
         received = self.received
-        limit = min([received, *list(self._finalizations)[:1]])
+        limit = min(received, self._finalizations[0]) if self._finalizations else received
         num_chunks = (limit - self.turns.position) // CHUNK
         if num_chunks > 0:
             self._judge(num_chunks)

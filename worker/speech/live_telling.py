@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from models.whisper.words import Word
-from worker.events import LanguageFound, SpeechEvent, SpeechSegment, SpokenWord, VoiceChange
+from worker.events import LanguageFound, SpeechEvent, SpeechSegment, VoiceChange
 from worker.speech.language import ENGLISH
 from worker.speech.live_utterance import Utterance
 from worker.speech.live_words import placed_words
 from worker.speech.options import SpeechOptions
+from worker.speech.telling import told_alternatives, told_text, told_words
 
 _RATE_HZ = 16_000
 
@@ -21,10 +22,14 @@ class Ledger:
 
     Attributes:
         next_id: of segments.
+        is_begun: whether the stream has a final text. One that goes on from another has, so that both join.
+        num_channels: that there are.
         events: that nobody took yet.
     """
 
     next_id: int
+    is_begun: bool
+    num_channels: int = 1
     events: list[SpeechEvent] = field(default_factory=list[SpeechEvent])
 
 
@@ -57,9 +62,11 @@ class Teller:
 
     def tell_interim(self, utterance: Utterance) -> bool:
         """Tell what is known of an utterance so far; return whether that is anything new."""
-        heard = utterance.heard
-        stable = self._text(utterance, utterance.agreement.tokens)
-        unstable = self._text(utterance, utterance.said())[len(stable) :]
+        heard, ledger = utterance.heard, self._ledger
+        # Of two channels nobody knows whose text will be the first, without a space before it.
+        may_change = not ledger.is_begun and ledger.num_channels > 1
+        stable = "" if may_change else self._text(utterance.agreement.tokens)
+        unstable = self._text(utterance.said())[len(stable) :]
         if heard is None or utterance.told == (stable, unstable):
             return False
         start_s, end_s = self._bounds(utterance, min(heard.stop, utterance.turn.speech_end))
@@ -93,25 +100,27 @@ class Teller:
         start_s, end_s = self._bounds(utterance, turn.speech_end)
         placed = placed_words(words, len(tokens), turn.start / _RATE_HZ, (start_s, end_s), self._last_end_s)
         start_s = min([start_s, *(word.start_s for word in placed[:1])])
-        text = heard.text if heard is not None else None
+        window = heard.text if heard is not None else None
+        text = self._text(tokens)
         segment = SpeechSegment(
             segment_id=self._id(utterance),
             start_s=self._told(start_s),
             end_s=self._told(end_s),
-            stable_text=self._text(utterance, tokens),
+            stable_text=text,
             revision=utterance.revision,
-            words=self._words(utterance, placed),
+            words=told_words(placed, self._options.time_offset_s, begins=not self._ledger.is_begun),
             language=_language(utterance),
             channel=self._channel,
-            avg_logprob=None if text is None else text.avg_logprob,
-            no_speech_prob=None if text is None else text.no_speech_prob,
-            compression_ratio=None if text is None else text.compression_ratio,
-            temperature=None if text is None else text.temperature,
-            alternatives=() if text is None else text.alternatives[: self._options.max_alternatives],
+            avg_logprob=None if window is None else window.avg_logprob,
+            no_speech_prob=None if window is None else window.no_speech_prob,
+            compression_ratio=None if window is None else window.compression_ratio,
+            temperature=None if window is None else window.temperature,
+            alternatives=() if window is None else told_alternatives(window, self._options.max_alternatives),
             end=turn.reason,
         )
         self._add(segment, utterance)
         self._last_end_s = end_s
+        self._ledger.is_begun |= bool(text)
 
     def _add(self, segment: SpeechSegment, utterance: Utterance) -> None:
         self._ledger.events.append(segment)
@@ -128,25 +137,8 @@ class Teller:
         start_s = max(utterance.turn.speech_start / _RATE_HZ, self._last_end_s)
         return start_s, max(end / _RATE_HZ, start_s)
 
-    def _text(self, utterance: Utterance, tokens: Sequence[int]) -> str:
-        text = self._decode(tokens)
-        return text.lstrip() if self._is_start(utterance) else text
-
-    def _is_start(self, utterance: Utterance) -> bool:
-        """Whether the text of the stream begins with this; one that goes on from another begins with its space."""
-        return self._id(utterance) == 0
-
-    def _words(self, utterance: Utterance, words: Sequence[Word]) -> tuple[SpokenWord, ...]:
-        is_start = self._is_start(utterance)
-        return tuple(
-            SpokenWord(
-                word.text.lstrip() if is_start and place == 0 else word.text,
-                self._told(word.start_s),
-                self._told(word.end_s),
-                word.probability,
-            )
-            for place, word in enumerate(words)
-        )
+    def _text(self, tokens: Sequence[int]) -> str:
+        return told_text(self._decode(tokens), begins=not self._ledger.is_begun)
 
     def _told(self, seconds: float) -> float:
         return self._options.time_offset_s + seconds

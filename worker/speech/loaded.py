@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from models.whisper.audio import LogMel
 from models.whisper.config import Config
+from models.whisper.fit import cache_bytes
 from models.whisper.loading import LoadedWhisper
 from models.whisper.session import Session
 from models.whisper.tokenizer import WhisperTokenizer
@@ -40,8 +41,10 @@ class LoadedSpeech:
         return self.whisper.tokenizer
 
     @property
-    def window_bytes(self) -> int:
-        """Bytes of memory that an open window takes: what every layer sees of the speech, and a text of full length."""
-        config = self.config
-        positions = config.n_audio_ctx + config.n_text_ctx
-        return 2 * config.n_text_layer * positions * config.n_text_state * self.whisper.dtype.size
+    def row_bytes(self) -> int:
+        """Bytes of memory that a window takes of which one text is written."""
+        return self.cache_bytes(1, 1)
+
+    def cache_bytes(self, num_windows: int, num_texts: int) -> int:
+        """Return the bytes of memory that open windows take, and as many texts of them at their longest."""
+        return cache_bytes(self.config, self.whisper.dtype.size, num_windows, num_texts)

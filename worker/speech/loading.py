@@ -16,24 +16,19 @@ from models.silero.detector import SpeechDetector
 from models.silero.model import load_silero
 from models.step import NumericPath
 from models.whisper.audio import LogMel
+from models.whisper.fit import CPU_HEARD_AT_ONCE, HEARD_AT_ONCE
 from models.whisper.folder import open_whisper
 from models.whisper.loading import LoadedWhisper, load_whisper
 from models.whisper.session import Feed, Session
 from models.whisper.state import Texts
 from native import kernels
-from worker.loading import IMPLEMENTATION
 from worker.settings import WorkerSettings
-from worker.speech.bounds import SpeechBounds
+from worker.speech.bounds import DEFAULT_BYTES, SpeechBounds
 from worker.speech.describing import check_settings, speech_message
 from worker.speech.loaded import LoadedSpeech
 from worker.speech.transcribers import make_transcriber
 from worker.workloads.speech import SpeechWorkload
 
-# That one pass of the encoder hears. A CPU hears two together no faster than one after the other (measured with Whisper
-# base: 1.1 s of two cores both ways), and whoever else has a window open waits for the pass.
-NEW_WINDOWS, CPU_NEW_WINDOWS = 2, 1
-# Of open windows, unless the settings say otherwise.
-DEFAULT_WINDOW_BYTES = 4 << 30
 # Freed arrays that MLX keeps for the next ones: those of an encoder's pass are large and come again.
 MLX_POOL_BYTES = 256 << 20
 
@@ -45,9 +40,9 @@ def make_speech_workload(settings: WorkerSettings) -> SpeechWorkload:
         return load_speech(settings, report)
 
     bounds = SpeechBounds(
-        max_windows=settings.max_batch_rows,
-        max_window_bytes=settings.kv_bytes or DEFAULT_WINDOW_BYTES,
-        max_new_windows=CPU_NEW_WINDOWS if device_name() == "cpu" else NEW_WINDOWS,
+        max_rows=settings.max_batch_rows,
+        max_bytes=settings.kv_bytes or DEFAULT_BYTES,
+        max_new_windows=CPU_HEARD_AT_ONCE if device_name() == "cpu" else HEARD_AT_ONCE,
         max_queue_requests=settings.max_queue_requests,
     )
     return SpeechWorkload(load_model, make_transcriber, bounds)
@@ -105,20 +100,20 @@ def resolved_model(whisper: LoadedWhisper, settings: WorkerSettings) -> common_p
     )
 
 
-def loaded_message(whisper: LoadedWhisper, max_windows: int, settings: WorkerSettings) -> model_pb2.Model:
+def loaded_message(whisper: LoadedWhisper, max_rows: int, settings: WorkerSettings) -> model_pb2.Model:
     """Return the loaded model with its limits and how it runs."""
     message = speech_message(whisper.checkpoint)
     message.model = settings.model
-    message.limits.max_batch_rows = max_windows
+    message.limits.max_batch_rows = max_rows
     message.limits.max_queue_requests = settings.max_queue_requests
     message.limits.max_request_bytes = settings.max_request_bytes
     message.limits.max_response_bytes = settings.max_response_bytes
     message.limits.max_audio_duration.FromNanoseconds(round(settings.max_audio_s * 1e9))
     message.limits.default_idle_timeout.FromNanoseconds(round(settings.audio_idle_s * 1e9))
-    message.runtime.options.max_batch_rows = max_windows
+    message.runtime.options.max_batch_rows = max_rows
     message.runtime.device = whisper.device
     message.runtime.compute_dtype = str(whisper.dtype).removeprefix("mlx.core.")
-    message.runtime.implementation = IMPLEMENTATION
+    message.runtime.implementation = "pomona"  # no other computes Whisper
     message.runtime.path = whisper.path.value
     message.memory.weights_bytes = whisper.weights_bytes
     return message

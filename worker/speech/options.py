@@ -87,6 +87,11 @@ class SpeechOptions:
     time_offset_s: float = 0.0
     first_segment_id: int = 0
 
+    @property
+    def num_texts(self) -> int:
+        """Texts that are written of a window side by side, at most."""
+        return max(self.num_beams, self.best_of)
+
     def decoding(self, language: str | None) -> DecodingOptions:
         """Return how windows are decoded.
 

@@ -10,9 +10,9 @@ from pomona.v1 import transcription_pb2 as pb
 
 from models.whisper.languages import language_of
 from models.whisper.tokenizer import Task
-from worker.audio.pcm import Encoding, PcmFormat
+from worker.audio.pcm import MAX_CHANNELS, MAX_RATE_HZ, MIN_RATE_HZ, Encoding, PcmFormat
 from worker.errors import InvalidField, UnsupportedOption
-from worker.speech.facts import SpeechFacts
+from worker.speech.facts import MAX_TEXTS, SpeechFacts
 from worker.speech.options import FILE_BEAMS, LiveOptions, SpeechOptions
 from worker.speech.tags import tag_of
 
@@ -21,8 +21,6 @@ MAX_PHRASES, MAX_PHRASE_BYTES = 256, 256
 MAX_LANGUAGES = 256
 MAX_CLIPS = 1024
 MAX_ALTERNATIVES = 10
-MAX_CHANNELS = 8
-MIN_RATE_HZ, MAX_RATE_HZ = 8_000, 48_000
 
 ENCODINGS: Mapping[int, Encoding] = {
     pb.RawPcm.ENCODING_S16_LE: Encoding.S16_LE,
@@ -30,12 +28,11 @@ ENCODINGS: Mapping[int, Encoding] = {
     pb.RawPcm.ENCODING_MULAW: Encoding.MULAW,
     pb.RawPcm.ENCODING_ALAW: Encoding.ALAW,
 }
-# Inclusive, of fields that may be unset; `patience` and `compression_ratio_threshold` may not be 0. A search keeps as
-# many texts as beams: memory and time grow with them.
+# Inclusive, of fields that may be unset; `patience` and `compression_ratio_threshold` may not be 0.
 RANGES: Mapping[str, tuple[float, float]] = {
     "temperature": (0.0, 2.0),
-    "beam_size": (1, 16),
-    "best_of": (1, 16),
+    "beam_size": (1, MAX_TEXTS),
+    "best_of": (1, MAX_TEXTS),
     "patience": (0.0, 8.0),
     "length_penalty": (0.0, 1.0),
     "compression_ratio_threshold": (0.0, 100.0),
@@ -75,8 +72,8 @@ def read_config(
     given: dict[str, Any] = {each.name: value for each, value in config.ListFields()}
     if live is not None:
         _refuse_file_fields(given, path)
-    _check_ranges(given, path)
-    given = {**_defaults(given, live), **given}
+    _check_ranges(given, facts, path)
+    given = {**_defaults(given, facts, live), **given}
     _check_search(given, path)
     pcm, separates = _read_format(config.format, f"{path}.format")
     return SpeechOptions(
@@ -121,14 +118,14 @@ def _refuse_file_fields(given: Mapping[str, Any], path: str) -> None:
         raise UnsupportedOption(f"{path}.voice_activity_filter", "false only in MODE_FILE")
 
 
-def _defaults(given: Mapping[str, Any], live: LiveOptions | None) -> dict[str, Any]:
+def _defaults(given: Mapping[str, Any], facts: SpeechFacts, live: LiveOptions | None) -> dict[str, Any]:
     """Return what is asked for where nothing is, and depends on the mode."""
     if live is not None:
         return {"condition_on_previous_text": False}
-    return {} if "temperature" in given else {"beam_size": FILE_BEAMS}
+    return {} if "temperature" in given else {"beam_size": min(FILE_BEAMS, facts.max_texts)}
 
 
-def _check_ranges(given: Mapping[str, Any], path: str) -> None:
+def _check_ranges(given: Mapping[str, Any], facts: SpeechFacts, path: str) -> None:
     for name, (low, high) in RANGES.items():
         # Written so that a NaN is outside.
         if name in given and not low <= given[name] <= high:
@@ -136,6 +133,9 @@ def _check_ranges(given: Mapping[str, Any], path: str) -> None:
     for name in _NEVER_ZERO:
         if given.get(name) == 0:
             raise InvalidField(f"{path}.{name}", "above 0")
+    for name in ("beam_size", "best_of"):
+        if given.get(name, 1) > facts.max_texts:
+            raise InvalidField(f"{path}.{name}", f"the model writes {facts.max_texts} texts at once")
 
 
 def _check_search(given: Mapping[str, Any], path: str) -> None:
@@ -173,7 +173,8 @@ def _read_languages(tags: Sequence[str], facts: SpeechFacts, path: str) -> tuple
     for index, tag in enumerate(tags):
         code = language_of(tag, facts.languages)
         if code is None:
-            raise InvalidField(f"{path}[{index}]", f"the model has {', '.join(map(tag_of, facts.languages))}")
+            known = ", ".join(map(tag_of, facts.languages))
+            raise InvalidField(f"{path}[{index}]", f"the model does not know {tag!r}; it has {known}")
         codes.append(code)
     return tuple(dict.fromkeys(codes)) if facts.is_multilingual else ()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from worker.audio.recording import Recording
+from worker.speech.finalizations import Finalizations
 from worker.speech.options import SpeechOptions
 
 
@@ -32,8 +32,7 @@ class SpeechRequest:
         is_whole: whether the audio comes in one message: all of it is decoded before the first window is heard.
         priority: -128 (last) to 127 (first).
         deadline: in seconds of the engine's clock.
-        finalizations: seconds of audio at which the caller wants the utterance ended; the event loop appends, the
-            engine's thread takes from the left.
+        finalizations: where the caller wants the utterance ended.
         key: unique among those in flight.
     """
 
@@ -43,5 +42,5 @@ class SpeechRequest:
     is_whole: bool = False
     priority: int = 0
     deadline: float | None = None
-    finalizations: deque[float] = field(default_factory=deque[float])
+    finalizations: Finalizations = field(default_factory=Finalizations)
     key: str = field(default_factory=lambda: secrets.token_hex(16))

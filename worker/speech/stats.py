@@ -50,9 +50,3 @@ class SpeechStats:
         """Count tokens that a step wrote."""
         self.decoded_tokens_total += num_tokens
         self.decode.add(num_tokens, seconds)
-
-    def note_segment(self, clock: PhaseClock, now: float) -> None:
-        """Time the first segment of a request."""
-        if clock.first_token is None:
-            clock.first_token = now
-            self.first_segment.add(now - clock.submitted)

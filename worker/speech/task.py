@@ -20,6 +20,7 @@ class SpeechTask:
     Attributes:
         windows: those that are open.
         num_tokens: that were decoded for it.
+        has_segment: whether one was told.
         last_listened: number of the tick in which it listened last.
     """
 
@@ -29,6 +30,7 @@ class SpeechTask:
     share: Share = field(default_factory=Share)
     windows: list[OpenWindow] = field(default_factory=list[OpenWindow])
     num_tokens: int = 0
+    has_segment: bool = False
     last_listened: int = 0
 
     @property
@@ -40,6 +42,11 @@ class SpeechTask:
     def urgency(self) -> Urgency:
         """Of its next window."""
         return self.transcriber.urgency
+
+    @property
+    def num_texts(self) -> int:
+        """Texts that are written of each of its windows, at most."""
+        return self.job.request.options.num_texts
 
     @property
     def is_listened_to(self) -> bool:
@@ -66,6 +73,12 @@ class SpeechTask:
         """What it consumed so far."""
         heard = self.transcriber.usage()
         return Usage(completion_tokens=self.num_tokens, audio_s=heard.audio_s, speech_s=heard.speech_s)
+
+    def note_tokens(self, count: int, now: float) -> None:
+        """Count tokens that were decoded for it until now."""
+        self.num_tokens += count
+        if count and self.clock.first_token is None:
+            self.clock.first_token = now
 
     def view(self) -> RequestView:
         """Describe it; may be called on any thread."""

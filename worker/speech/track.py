@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mlx.core as mx
 import numpy as np
 
@@ -26,7 +28,7 @@ class Track:
     Args:
         recording: one channel.
         log_mel: of the model.
-        voice: finds speech; None: everything counts as speech.
+        voice: finds speech; None: everything counts as speech, but for parts without any sound, such as skipped ones.
     """
 
     def __init__(self, recording: Recording, log_mel: LogMel, voice: Voice | None) -> None:
@@ -38,6 +40,7 @@ class Track:
         self._is_ended = False
         # The loudest of everything up to the end of each second.
         self._peaks: list[float] = []
+        self._has_sound: list[bool] = []  # of each second
 
     @property
     def num_frames(self) -> int:
@@ -76,7 +79,7 @@ class Track:
         stop = self._num_ready(is_complete=is_complete)
         piece = min(self._num_heard + PIECE_FRAMES, stop)
         if piece > self._num_heard:
-            self._note_peaks(self.frames(self._num_heard, piece))
+            self._note_seconds(self._num_heard, piece)
             self._hear(piece * HOP_SAMPLES)
             self._num_heard = piece
         if is_complete and piece == stop and not self._is_ended:
@@ -110,16 +113,13 @@ class Track:
 
     def frames(self, start_frame: int, stop_frame: int) -> mx.array:
         """Return the picture of a part by itself; behind the end of the recording there is silence."""
-        lead = min(_MARGIN_FRAMES, start_frame)
-        first, last = (start_frame - lead) * HOP_SAMPLES, (stop_frame + _MARGIN_FRAMES) * HOP_SAMPLES
-        samples = self.recording.read(first, last)
-        missing = max(last - first, WINDOW_SAMPLES) - samples.size
-        picture = self._log_mel(mx.array(samples), missing)
-        return picture[lead : lead + stop_frame - start_frame]
+        return self._picture(self._around(start_frame, stop_frame), start_frame, stop_frame)
 
     def next_speech(self, start_s: float, end_s: float) -> float | None:
         """Return where speech begins between two seconds, `start_s` where it has begun; None where there is none."""
-        return start_s if self._voice is None else self._voice.next_speech(start_s, end_s)
+        if self._voice is not None:
+            return self._voice.next_speech(start_s, end_s)
+        return start_s if any(self._has_sound[int(start_s) : math.ceil(end_s)]) else None
 
     def is_speech(self, start_s: float, end_s: float) -> bool:
         """Whether somebody speaks between two seconds."""
@@ -139,12 +139,33 @@ class Track:
         seconds = max(0, self.num_frames - _MARGIN_FRAMES) // FRAMES_PER_SECOND
         return seconds * FRAMES_PER_SECOND
 
-    def _note_peaks(self, picture: mx.array) -> None:
-        loudest: Floats = np.array(mx.max(picture, axis=1), np.float32)
+    def _around(self, start_frame: int, stop_frame: int) -> Floats:
+        """Return the samples that the picture of a part hangs on."""
+        lead = min(_MARGIN_FRAMES, start_frame)
+        return self.recording.read((start_frame - lead) * HOP_SAMPLES, (stop_frame + _MARGIN_FRAMES) * HOP_SAMPLES)
+
+    def _picture(self, samples: Floats, start_frame: int, stop_frame: int) -> mx.array:
+        """Return the picture of a part, of the samples around it."""
+        lead = min(_MARGIN_FRAMES, start_frame)
+        num_needed = max((lead + stop_frame - start_frame + _MARGIN_FRAMES) * HOP_SAMPLES, WINDOW_SAMPLES)
+        picture = self._log_mel(mx.array(samples), num_needed - samples.size)
+        return picture[lead : lead + stop_frame - start_frame]
+
+    def _note_seconds(self, start_frame: int, stop_frame: int) -> None:
+        """Note how loud the next seconds get. Where there is no sound at all no picture is needed to know."""
+        samples = self._around(start_frame, stop_frame)
         peak = self._peaks[-1] if self._peaks else -np.inf
-        for start in range(0, len(loudest), FRAMES_PER_SECOND):
+        starts = range(0, stop_frame - start_frame, FRAMES_PER_SECOND)
+        if not samples.any():
+            self._peaks += [peak] * len(starts)
+            self._has_sound += [False] * len(starts)
+            return
+        loudest: Floats = np.array(mx.max(self._picture(samples, start_frame, stop_frame), axis=1), np.float32)
+        own = samples[min(_MARGIN_FRAMES, start_frame) * HOP_SAMPLES :]
+        for start in starts:
             peak = max(peak, float(loudest[start : start + FRAMES_PER_SECOND].max()))
             self._peaks.append(peak)
+            self._has_sound.append(bool(own[start * HOP_SAMPLES :][:SAMPLE_RATE_HZ].any()))
 
     def _hear(self, stop: int) -> None:
         if self._voice is not None and stop > self._num_voiced:

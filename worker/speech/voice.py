@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import repeat
 from typing import Protocol
 
 from worker.audio.pcm import Floats
-from worker.audio.speech import SpeechRules, SpeechTimeline
+from worker.audio.speech import CHUNK_SAMPLES, SpeechRules, SpeechTimeline
 
 # Less speech than so at the edge of a time that a model told is none of it: there it is only inexact.
 EDGE_S = 0.1
+# Behind so much of nothing at all a detector knows as little as a new one.
+MIN_SILENCE = 16 * CHUNK_SAMPLES
 
 
 class Detector(Protocol):
@@ -24,15 +28,17 @@ class Detector(Protocol):
 
 
 class Voice:
-    """Finds speech in samples that come one after the other.
+    """Finds speech in samples that come one after the other; silence that is skipped costs next to nothing.
 
     Args:
-        detector: that was told nothing.
+        new_detector: makes a detector that was told nothing.
     """
 
-    def __init__(self, detector: Detector) -> None:
-        self._detector = detector
+    def __init__(self, new_detector: Callable[[], Detector]) -> None:
+        self._new_detector = new_detector
+        self._detector = new_detector()
         self._timeline = SpeechTimeline(SpeechRules())
+        self._num_samples = 0
 
     @property
     def speech_s(self) -> float:
@@ -41,7 +47,16 @@ class Voice:
 
     def hear(self, samples: Floats) -> None:
         """Take the next samples."""
-        self._timeline.add(self._detector.probabilities(samples))
+        num_before = -self._num_samples % CHUNK_SAMPLES  # of a chunk that has begun
+        self._num_samples += len(samples)
+        if len(samples) - num_before < MIN_SILENCE or samples.any():
+            self._timeline.add(self._detector.probabilities(samples))
+            return
+        self._timeline.add(self._detector.probabilities(samples[:num_before]))
+        num_silent = (len(samples) - num_before) // CHUNK_SAMPLES
+        self._timeline.add(repeat(0.0, num_silent))
+        self._detector = self._new_detector()
+        self._timeline.add(self._detector.probabilities(samples[num_before + num_silent * CHUNK_SAMPLES :]))
 
     def end(self, duration_s: float) -> None:
         """Take note that no more come after so many seconds."""

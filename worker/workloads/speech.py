@@ -34,7 +34,7 @@ from worker.speech.open_window import OpenWindow
 from worker.speech.request import SpeechRequest
 from worker.speech.stats import SpeechStats
 from worker.speech.task import SpeechTask
-from worker.workloads.text import NotLoadedError
+from worker.workloads.errors import NotLoadedError
 
 # How long a tick may listen.
 LISTEN_S = 0.05
@@ -88,7 +88,7 @@ class SpeechWorkload:
         self._load_model = load_model
         self._make_transcriber = make_transcriber
         self._bounds = bounds
-        self._max_windows = bounds.max_windows
+        self._max_rows = bounds.max_rows
         self._clock = clock
         self._loaded: LoadedSpeech | None = None
         self._tasks: dict[str, SpeechTask] = {}
@@ -98,19 +98,19 @@ class SpeechWorkload:
         self._has_more = True  # whether the next tick may have something to do although nobody wakes the engine
 
     @property
-    def max_windows(self) -> int:
-        """How many windows may be open at once; final once loaded."""
-        return self._max_windows
+    def max_rows(self) -> int:
+        """How many texts may be written at once; final once loaded."""
+        return self._max_rows
 
     @property
     def max_jobs(self) -> int:
         """How many requests may run and wait at once."""
-        return self._bounds.max_windows + self._bounds.max_queue_requests
+        return self._bounds.max_rows + self._bounds.max_queue_requests
 
     def load(self, report: Callable[[object], None]) -> LoadedSpeech:
         """Read the model."""
         self._loaded = self._load_model(report)
-        self._max_windows = self._bounds.fitting(self._loaded.window_bytes)
+        self._max_rows = self._bounds.fitting(self._loaded.row_bytes)
         kernels.take_failure()  # of whatever was computed before is none of ours
         return self._loaded
 
@@ -164,8 +164,9 @@ class SpeechWorkload:
         """Count requests, tokens and times."""
         tasks = list(self._tasks.values())
         running = sum(task.has_started for task in tasks)
-        loaded = self._loaded
-        cache_bytes = 0 if loaded is None else loaded.window_bytes * sum(len(task.windows) for task in tasks)
+        loaded, num_windows = self._loaded, [len(task.windows) for task in tasks]
+        num_texts = sum(count * task.num_texts for count, task in zip(num_windows, tasks, strict=True))
+        cache_bytes = 0 if loaded is None else loaded.cache_bytes(sum(num_windows), num_texts)
         return self._stats.counts(running, len(tasks) - running, cache_bytes)
 
     def recover(self) -> None:
@@ -199,50 +200,55 @@ class SpeechWorkload:
     def _chosen(self, reporter: Reporter[SpeechRequest]) -> list[_New]:
         """Return the windows that are heard next."""
         chosen: list[_New] = []
-        num_free = self._max_windows - sum(len(task.windows) for task in self._tasks.values())
-        while len(chosen) < min(self._bounds.max_new_windows, num_free):
-            waiting = [task for task in self._tasks.values() if self._may_open(task, chosen, num_free)]
-            found = self._next_window(waiting, reporter)
+        while len(chosen) < self._bounds.max_new_windows:
+            found = self._next_window(chosen, reporter)
             if found is None:
                 break
             chosen.append(found)
         # A request whose second window could not be made is gone.
         return [each for each in chosen if each.task.key in self._tasks]
 
+    def _next_window(self, chosen: Sequence[_New], reporter: Reporter[SpeechRequest]) -> _New | None:
+        """Return a window to be heard beside those chosen, of who has the next turn; None where there is none."""
+        num_free = self._num_free(chosen)
+        waiting = [task for task in self._tasks.values() if self._may_open(task, chosen, num_free)]
+        for task in self._turns.order(waiting):
+            if num_free - task.num_texts < self._num_kept(task, chosen):
+                if self._guarded(task, task.transcriber.has_next, reporter):
+                    return None  # nobody who needs less goes before it, or it might wait for ever
+                continue
+            hearing = self._guarded(task, task.transcriber.next, reporter)
+            if hearing is None:
+                continue
+            self._turns.take(task, hearing.urgency)
+            return _New(task, hearing, pad_frames(hearing.mel, self._ready.config.num_frames))
+        return None
+
+    def _num_free(self, chosen: Sequence[_New]) -> int:
+        """Return how many more texts may be written."""
+        num_open = sum(len(task.windows) * task.num_texts for task in self._tasks.values())
+        return self._max_rows - num_open - sum(each.task.num_texts for each in chosen)
+
     def _may_open(self, task: SpeechTask, chosen: Sequence[_New], num_free: int) -> bool:
         """Tell whether a request may have another window beside those chosen: what is urgent waits for no other."""
         urgency = task.urgency
         if task.is_paused or any(each.hearing.urgency is not urgency for each in chosen):
             return False
-        return num_free - len(chosen) > self._num_kept(task, chosen) and not self._is_held_back(urgency)
+        return num_free > self._num_kept(task, chosen) and not self._is_held_back(urgency)
 
     def _num_kept(self, task: SpeechTask, chosen: Sequence[_New]) -> int:
-        """Return how many places are not for this request: one is for ends of utterances, one for who has none."""
+        """Return how many rows are not for this request: one is for ends of utterances, a window's for who has none."""
         if task.urgency.is_final:
             return 0
         has_window = bool(task.windows) or any(each.task is task for each in chosen)
         is_live = any(each.is_listened_to for each in self._tasks.values())
-        return min(has_window + is_live, self._max_windows - 1)
+        return min(has_window * task.num_texts + is_live, self._max_rows - task.num_texts)
 
     def _is_held_back(self, urgency: Urgency) -> bool:
         """Whether a window would come between the words of a final text, each pass of the encoder being long."""
         if urgency.is_final or (urgency is Urgency.PATIENT and self._turns.is_patient_due):
             return False
         return any(window.goes_first for task in self._tasks.values() for window in task.windows)
-
-    def _next_window(self, waiting: Sequence[SpeechTask], reporter: Reporter[SpeechRequest]) -> _New | None:
-        for task in self._turns.order(waiting):
-            found = self._guarded(task, partial(self._new_window, task), reporter)
-            if found is not None:
-                self._turns.take(task, found.hearing.urgency)
-                return found
-        return None
-
-    def _new_window(self, task: SpeechTask) -> _New | None:
-        hearing = task.transcriber.next()
-        if hearing is None:
-            return None
-        return _New(task, hearing, pad_frames(hearing.mel, self._ready.config.num_frames))
 
     def _hear(self, chosen: Sequence[_New], plan: SpeechPlan, reporter: Reporter[SpeechRequest]) -> None:
         """Hear new windows, and find the language of those whose is not known."""
@@ -290,13 +296,13 @@ class SpeechWorkload:
         self._stats.step_tokens = sum(len(tokens) for feed in feeds for tokens in feed.tokens)
         logits = self._ready.session.step(feeds)
         _check_kernels()
-        num_tokens = 0
+        now, num_tokens = self._clock(), 0
         for (task, window), found in zip(opened, logits, strict=True):
             if task.key in self._tasks:
                 written = self._guarded(task, partial(window.advance, found), reporter) or 0
-                task.num_tokens += written
+                task.note_tokens(written, now)
                 num_tokens += written
-        self._stats.note_tokens(num_tokens, self._clock() - began)
+        self._stats.note_tokens(num_tokens, now - began)
 
     def _end_windows(self, task: SpeechTask, reporter: Reporter[SpeechRequest]) -> None:
         """Hand over the texts that are found."""
@@ -312,8 +318,9 @@ class SpeechWorkload:
             return
         events = self._guarded(task, task.transcriber.take_events, reporter) or []
         for event in events:
-            if isinstance(event, SpeechSegment):
-                self._stats.note_segment(task.clock, self._clock())
+            if isinstance(event, SpeechSegment) and not task.has_segment:
+                task.has_segment = True
+                self._stats.first_segment.add(self._clock() - task.clock.submitted)
             reporter.post(task.job, event)
         if task.key in self._tasks and task.transcriber.is_complete:
             usage = self.drop(task.key)

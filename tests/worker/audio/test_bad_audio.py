@@ -209,6 +209,11 @@ async def test_raw_floats_that_are_no_numbers_do_not_spread() -> None:
     assert np.abs(samples).max() < 1.5
 
 
+async def test_nothing_at_all_is_told_to_be_empty() -> None:
+    with pytest.raises(AudioUnreadable, match="the audio is empty"):
+        await heard(b"")
+
+
 def test_messages_hold_nothing_of_the_library_and_no_path() -> None:
     for raw in (b"", b"nonsense" * 100, b"RIFF\xff\xff\xff\xffWAVE"):
         with pytest.raises(AudioUnreadable) as told:

@@ -72,6 +72,15 @@ def test_floats_that_are_no_numbers_are_silence() -> None:
     assert np.abs(samples[:2000]).max() > 0.4
 
 
+@pytest.mark.parametrize("rate_hz", [16_000, 44_100])
+def test_one_float_without_measure_is_no_louder_than_any(rate_hz: int) -> None:
+    raw = bytearray(written("wav", tone(rate_hz, 0.2)[None], rate_hz, codec="pcm_f32le"))
+    raw[-4000:-3996] = np.float32(3e38).tobytes()
+    samples = decoded(bytes(raw))
+    assert np.abs(samples).max() == 1.0
+    assert np.abs(samples[:2000]).max() < 0.6
+
+
 def test_what_is_too_long_is_refused_before_all_of_it_is_decoded() -> None:
     file = io.BytesIO(written("ogg", left_tone(48_000, 30.0)))
     meter = AudioMeter(AudioLimits(2, 1 << 30, 1 << 30))

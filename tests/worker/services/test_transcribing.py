@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import threading
-import wave
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pomona.v1 import common_pb2
 
 from tests.support.tiny_whisper import write_mlx
 from tests.support.waiting import eventually
-from tests.worker.speech.driving import GREEDY, loaded_speech
+from tests.worker.audio.clips import wav
+from tests.worker.speech.driving import GREEDY, loaded_speech, noise, s16
 from worker.audio.limits import AudioLimits
 from worker.audio.pcm import Encoding, PcmFormat
 from worker.engine import Engine
@@ -32,6 +29,7 @@ from worker.services.transcribing import SpeechDesk, Transcribing
 from worker.speech.asking import Asked
 from worker.speech.bounds import SpeechBounds
 from worker.speech.facts import speech_facts
+from worker.speech.finalizations import Finalizations
 from worker.speech.options import SpeechOptions
 from worker.speech.served import ServedSpeech
 from worker.speech.transcribers import make_transcriber
@@ -59,7 +57,7 @@ class Brought:
     is_whole = False
 
     def __init__(self, *chunks: bytes, ends: bool = False) -> None:
-        self.finalizations = deque[float]()
+        self.finalizations = Finalizations()
         self._chunks = chunks
         self._ends = ends
 
@@ -89,7 +87,7 @@ async def desk(checkpoint: Path) -> AsyncIterator[SpeechDesk]:
     workload = SpeechWorkload(
         lambda _: loaded_speech(checkpoint),
         make_transcriber,
-        SpeechBounds(max_windows=4),
+        SpeechBounds(max_rows=4),
     )
     engine = Engine(workload, asyncio.get_running_loop())
     engine.start()
@@ -114,18 +112,8 @@ def transcribing(desk: SpeechDesk, options: SpeechOptions, bringer: Any) -> Tran
     return Transcribing(desk, served, Asked(Envelope("m", "r", 0), options, 30.0), call, "StreamTranscribe", bringer)
 
 
-def noise_bytes(seconds: float) -> bytes:
-    return np.random.default_rng(0).integers(-9000, 9000, round(seconds * 16_000), dtype=np.int16).tobytes()
-
-
-def container(seconds: float) -> bytes:
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes(noise_bytes(seconds))
-    return content.getvalue()
+def raw(seconds: float) -> bytes:
+    return s16(noise(seconds))
 
 
 def decoding_threads() -> list[str]:
@@ -161,26 +149,26 @@ async def abandoned(work: Transcribing, until: Callable[[], bool]) -> AsyncGener
 
 
 async def test_leaving_while_a_container_waits_for_more_ends_its_thread(desk: SpeechDesk):
-    work = transcribing(desk, CONTAINER, Brought(container(30)[:-1000]))
+    work = transcribing(desk, CONTAINER, Brought(wav(raw(30))[:-1000]))
     async with abandoned(work, lambda: bool(decoding_threads())):
         pass
 
 
 async def test_leaving_frees_the_file_of_a_long_recording(desk: SpeechDesk):
     before = nameless_files()
-    work = transcribing(desk, RAW, Brought(*[noise_bytes(30)] * 6))
+    work = transcribing(desk, RAW, Brought(*[raw(30)] * 6))
     async with abandoned(work, lambda: nameless_files() > before):
         pass
 
 
 async def test_leaving_while_windows_are_heard_ends_them(desk: SpeechDesk):
-    work = transcribing(desk, RAW, Brought(noise_bytes(60), ends=True))
+    work = transcribing(desk, RAW, Brought(raw(60), ends=True))
     async with abandoned(work, lambda: desk.engine.workload.counts().running == 1):
         pass
 
 
 async def test_what_completes_leaves_nothing_behind(desk: SpeechDesk):
-    completed = await all_of(transcribing(desk, CONTAINER, Brought(container(1), ends=True)))
+    completed = await all_of(transcribing(desk, CONTAINER, Brought(wav(raw(1)), ends=True)))
     assert completed.usage.audio_s == pytest.approx(1)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import wave
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -19,7 +17,8 @@ from tests.support.tiny_whisper import write_mlx
 from tests.support.worker_client import Refusal, WorkerClient, client_of, refusal_of, stamps
 from tests.support.worker_client import rest_of as read_all
 from tests.support.worker_process import MODEL, WorkerProcess
-from tests.worker.speech.driving import noise
+from tests.worker.audio.clips import wav
+from tests.worker.speech.driving import noise, s16
 
 from .calls import eventually_listed, listed
 
@@ -32,17 +31,7 @@ MAX_RESPONSE_BYTES = 1200
 
 
 def raw(seconds: float) -> bytes:
-    return (noise(seconds) * 32_000).astype("<i2").tobytes()
-
-
-def wav(seconds: float) -> bytes:
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes(raw(seconds))
-    return content.getvalue()
+    return s16(noise(seconds))
 
 
 class Speaker:
@@ -127,7 +116,7 @@ async def speaker(hearing_worker: WorkerProcess) -> AsyncIterator[Speaker]:
 
 
 async def test_all_three_ways_tell_the_same(speaker: Speaker):
-    audio = wav(2.1)
+    audio = wav(raw(2.1))
     config = pb.TranscriptionConfig(
         voice_activity_filter=False, temperature=0, languages=["de", "en"], word_timestamps=True
     )
@@ -179,7 +168,7 @@ async def test_a_stream_without_audio_completes(speaker: Speaker):
 
 
 @pytest.mark.parametrize(
-    "audio", [b"", b"RIFF", b"nonsense" * 1000, wav(1)[:40]], ids=["nothing", "four bytes", "nonsense", "a header"]
+    "audio", [b"", b"RIFF", b"nonsense" * 1000, wav(raw(1))[:40]], ids=["nothing", "four bytes", "nonsense", "a header"]
 )
 async def test_what_is_no_audio_is_refused(speaker: Speaker, audio: bytes):
     found = await refusal(speaker.transcribe(audio, pb.TranscriptionConfig()))

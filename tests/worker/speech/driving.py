@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -16,11 +14,10 @@ from models.whisper.folder import open_whisper
 from models.whisper.loading import load_whisper
 from models.whisper.session import Session
 from tests.support.tiny_whisper import write_mlx
+from tests.worker.ticking import Ticked
 from worker.audio.pcm import SAMPLE_RATE_HZ, Floats
 from worker.audio.recording import Recording
-from worker.events import Completed, Event, Failed, SpeechSegment, Usage
-from worker.job import Job
-from worker.outbox import Outbox
+from worker.events import Event, Failed, SpeechSegment
 from worker.speech.bounds import SpeechBounds
 from worker.speech.hearing import Transcriber
 from worker.speech.loaded import LoadedSpeech
@@ -29,9 +26,6 @@ from worker.speech.request import SpeechRequest
 from worker.speech.transcribers import make_transcriber
 from worker.workloads.speech import SpeechWorkload
 
-T = TypeVar("T")
-MAX_TICKS = 5_000
-TICK_S = 0.001
 # One try of the likeliest tokens: what a random model says passes no threshold.
 GREEDY = SpeechOptions(temperatures=(0.0,), languages=("en",), filters_voice=False)
 
@@ -70,6 +64,11 @@ def noise(seconds: float, seed: int = 0) -> Floats:
     return np.random.default_rng(seed).uniform(-0.5, 0.5, round(seconds * SAMPLE_RATE_HZ)).astype(np.float32)
 
 
+def s16(samples: Floats) -> bytes:
+    """Return samples as they come over the wire."""
+    return (samples * 32_000).astype("<i2").tobytes()
+
+
 def silence(seconds: float) -> Floats:
     return np.zeros(round(seconds * SAMPLE_RATE_HZ), np.float32)
 
@@ -101,98 +100,24 @@ def request(sound: Sound, options: SpeechOptions = GREEDY, *, key: str = "r", is
     return SpeechRequest(key, options, sound, is_whole=is_whole, key=key)
 
 
-@dataclass
-class Clock:
-    """Seconds that pass when a test says so."""
+class Driven(Ticked[SpeechRequest, SpeechWorkload]):
+    """Ticks a workload and keeps what it tells; see `Ticked`."""
 
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Driven:
-    """Ticks a workload and keeps what it tells.
-
-    Attributes:
-        events: of each request by its key, as posted.
-    """
-
-    speech: LoadedSpeech
-    make: Callable[[SpeechRequest, LoadedSpeech, Callable[[], float]], Transcriber] = make_transcriber
-    max_windows: int = 8
-    max_new_windows: int = 2
-    clock: Clock = field(default_factory=Clock)
-    events: dict[str, list[Event]] = field(default_factory=dict[str, list[Event]])
-    jobs: dict[str, Job[SpeechRequest]] = field(default_factory=dict[str, Job[SpeechRequest]])
-
-    def __post_init__(self) -> None:
-        self.workload = SpeechWorkload(
-            lambda _: self.speech,
-            self.make,
-            SpeechBounds(self.max_windows, 1 << 30, self.max_new_windows),
-            clock=self.clock,
-        )
-        self.workload.load(lambda _: None)
-
-    def admit(self, wanted: SpeechRequest, max_bytes: int = 1 << 20) -> None:
-        job = Job(wanted, Outbox(max_bytes), self.clock())
-        self.jobs[wanted.key] = job
-        self.events[wanted.key] = []
-        self.workload.admit(job)
-
-    def cancel(self, key: str) -> Usage:
-        del self.jobs[key]
-        return self.workload.drop(key)
-
-    def tick_once(self) -> bool:
-        """Do one tick; return whether there was any."""
-        self.clock.now += TICK_S
-        plan = self.workload.plan()
-        if plan is None:
-            return False
-        self.workload.run(plan, self)
-        return True
-
-    def until(self, predicate: Callable[[], bool]) -> None:
-        """Tick until something holds; a second look, as a wake-up has the engine take, before nothing moves."""
-        idle = 0
-        for _ in range(MAX_TICKS):
-            if predicate():
-                return
-            idle = 0 if self.tick_once() else idle + 1
-            assert idle < 3, f"nothing moves {', '.join(self.jobs)}"
-        raise AssertionError(f"{', '.join(self.jobs)} never end")
-
-    def finish(self) -> None:
-        """Tick until all requests have ended."""
-        self.until(lambda: not self.jobs)
+    def __init__(
+        self,
+        speech: LoadedSpeech,
+        make: Callable[[SpeechRequest, LoadedSpeech, Callable[[], float]], Transcriber] = make_transcriber,
+        max_rows: int = 8,
+        max_new_windows: int = 2,
+    ) -> None:
+        bounds = SpeechBounds(max_rows, 1 << 30, max_new_windows)
+        super().__init__(lambda clock: SpeechWorkload(lambda _: speech, make, bounds, clock=clock))
 
     def transcribe(self, wanted: SpeechRequest) -> list[Event]:
         """Run one request to its end."""
         self.admit(wanted)
         self.until(lambda: wanted.key not in self.jobs)
         return self.events[wanted.key]
-
-    # What a workload reports to.
-
-    def post(self, job: Job[SpeechRequest], event: Event) -> None:
-        assert self.jobs.get(job.request.key) is job, f"{event} after the end"
-        job.outbox.charge(event)
-        job.outbox.put(event)
-        self.events[job.request.key].append(event)
-        if isinstance(event, Completed | Failed):
-            del self.jobs[job.request.key]
-
-    def flush(self) -> None: ...
-
-    def tick(self) -> None: ...
-
-    def aside(self, work: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
-        future.set_result(work())
-        return future
 
 
 def segments(events: Sequence[Event]) -> list[SpeechSegment]:

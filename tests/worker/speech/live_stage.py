@@ -79,6 +79,7 @@ class Stage:
         step_s: audio that comes at once.
         hears: what a hearing makes of the words that it can hear; None: exactly them, the last one spoilt while cut.
         facts: of every window's text.
+        num_channels: that all have the same sound.
     """
 
     script: list[Said]
@@ -87,14 +88,16 @@ class Stage:
     step_s: float = 0.1
     hears: Hears | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    num_channels: int = 1
     events: list[tuple[float, SpeechEvent]] = field(default_factory=list)
     heard: list[tuple[float, float]] = field(default_factory=list)  # seconds that each hearing began and ended at
     languages: dict[str, float] = field(default_factory=dict)
     contexts: list[str] = field(default_factory=list)  # what each hearing was told before
 
     def __post_init__(self) -> None:
-        self.recording = Recording()
-        self.request = SpeechRequest("r", self.options, Audio((self.recording,)))
+        self.recordings = tuple(Recording() for _ in range(self.num_channels))
+        self.recording = self.recordings[0]
+        self.request = SpeechRequest("r", self.options, Audio(self.recordings))
         self.transcriber = LiveTranscriber(self.request, TOKENIZER, 448, lambda samples: samples, LoudnessDetector)
         self._open: list[tuple[LiveHearing, float]] = []
 
@@ -123,13 +126,16 @@ class Stage:
         stop = self.recording.num_samples + round(seconds * RATE_HZ)
         while self.recording.num_samples < stop:
             count = min(round(self.step_s * RATE_HZ), stop - self.recording.num_samples)
-            self.recording.append(self._sound_of(self.recording.num_samples, count))
+            sound = self._sound_of(self.recording.num_samples, count)
+            for recording in self.recordings:
+                recording.append(sound)
             self.work()
         return self
 
     def finish(self) -> Stage:
         """Let the audio end, and everything be heard."""
-        self.recording.end()
+        for recording in self.recordings:
+            recording.end()
         while not self.transcriber.is_complete:
             before = len(self.heard), len(self.events)
             self.work(is_hurried=True)

@@ -11,6 +11,7 @@ import pytest
 
 from models.whisper.decoding import WindowText, compression_ratio
 from models.whisper.words import Word
+from tests.worker.ticking import Clock
 from worker import errors
 from worker.audio.errors import AudioNotStored, AudioTooLong, AudioUnreadable
 from worker.audio.pcm import Floats
@@ -20,7 +21,7 @@ from worker.speech.file import FileTranscriber
 from worker.speech.loaded import LoadedSpeech
 from worker.speech.options import SpeechOptions
 
-from .driving import GREEDY, Clock, Sound, noise, request, silence, tiny_speech
+from .driving import GREEDY, Sound, noise, request, silence, tiny_speech
 
 # Text of a window, with times in seconds from its start.
 Said = str | float
@@ -240,6 +241,16 @@ def test_what_is_said_while_nobody_speaks_is_dropped_and_not_fed_back(whole: Loa
     assert all("imagined" not in context for context in stage.contexts)
     unfiltered = heard(whole, samples, GREEDY, script=script)
     assert "imagined" in "".join(segment.stable_text for segment in found(unfiltered))
+
+
+def test_windows_without_any_sound_are_passed_over_though_nobody_looks_for_speech(whole: LoadedSpeech):
+    sound = Sound.of(noise(1), is_complete=False)
+    sound.recordings[0].skip(600 * 16_000)
+    sound.append(noise(1), is_last=True)
+    stage = Stage(whole, sound, GREEDY)
+    stage.run()
+    assert [start for start, _ in stage.windows] == [0.0, 600.0]
+    assert stage.transcriber.is_complete
 
 
 def test_the_language_is_found_once_and_by_one_window(whole: LoadedSpeech):

@@ -123,7 +123,7 @@ def test_the_lag_is_what_came_and_is_not_told_yet() -> None:
 
 def test_the_caller_ends_an_utterance_and_what_follows_is_another() -> None:
     stage = Stage(speech(SENTENCE, 1.0)).play(3.1)
-    stage.request.finalizations.append(stage.now_s)
+    stage.request.finalizations.add(stage.now_s)
     stage.play(5).finish()
     check_rules(stage)
     assert [segment.end for segment in stage.finals] == [SegmentEnd.CLIENT_FINALIZED, SegmentEnd.SILENCE]
@@ -133,14 +133,14 @@ def test_the_caller_ends_an_utterance_and_what_follows_is_another() -> None:
 
 def test_a_finalization_waits_for_the_audio_before_it() -> None:
     stage = Stage(speech(SENTENCE, 1.0))
-    stage.request.finalizations.append(3.0)
+    stage.request.finalizations.add(3.0)
     stage.play(4).finish()
     assert abs(stage.finals[0].end_s - 3.0) < 0.15
 
 
 def test_a_finalization_does_not_wait_for_what_a_resampler_holds_back() -> None:
     stage = Stage(speech(SENTENCE, 1.0)).play(3)
-    stage.request.finalizations.append(stage.now_s + 0.1)
+    stage.request.finalizations.add(stage.now_s + 0.1)
     stage.work()
     stage.work(is_hurried=True)
     assert [segment.end for segment in stage.finals] == [SegmentEnd.CLIENT_FINALIZED]
@@ -148,7 +148,7 @@ def test_a_finalization_does_not_wait_for_what_a_resampler_holds_back() -> None:
 
 def test_finalizing_in_silence_ends_nothing() -> None:
     stage = Stage([]).play(2)
-    stage.request.finalizations.append(stage.now_s)
+    stage.request.finalizations.add(stage.now_s)
     stage.play(2).finish()
     assert segments_of(stage) == []
 
@@ -214,7 +214,7 @@ def test_stable_text_is_never_taken_back_whatever_the_model_says(seed: int) -> N
     script = [word for turn in range(4) for word in speech(SENTENCE, 1 + draws.uniform(6.5, 7.5) * turn)]
     stage = Stage(script, cost_s=draws.uniform(0.05, 1.0), step_s=draws.choice([0.02, 0.1, 0.5]), hears=hears)
     stage.play(14)
-    stage.request.finalizations.append(stage.now_s)
+    stage.request.finalizations.add(stage.now_s)
     stage.play(18).finish()
     check_rules(stage)
     assert stage.interims, f"seed {seed}"
@@ -348,6 +348,18 @@ def test_what_was_said_before_is_told_to_the_decoder_where_that_was_asked_for(co
     stage.play(14).finish()
     assert stage.contexts[0] == " who is it"
     assert stage.contexts[-1] == expected
+
+
+def test_texts_of_two_channels_join_and_none_is_stable_before_the_first_is_final() -> None:
+    stage = Stage([*FIRST, *SECOND], num_channels=2).play(14).finish()
+    assert taken_back(segments_of(stage)) == 0
+    texts = [SENTENCE, "he was not an ill disposed young man"]
+    assert joined(stage) == "".join(stage.texts) == " ".join([texts[0]] * 2 + [texts[1]] * 2)
+    places = [segment.is_final for segment in segments_of(stage)]
+    before = segments_of(stage)[: places.index(True)]
+    assert {segment.channel for segment in before} == {0, 1}
+    assert {segment.stable_text for segment in before} == {""}
+    assert any(segment.stable_text for segment in stage.interims)
 
 
 def test_noise_is_audio_too() -> None:

@@ -93,6 +93,17 @@ def test_a_finalization_is_where_the_caller_was() -> None:
     assert listener.turns.begun[1].start == 2 * RATE_HZ + 77
 
 
+def test_many_finalizations_are_come_to_in_one_call() -> None:
+    recording, listener = listening(Counting())
+    recording.append(sound(4, 0.9))
+    for place in range(100):
+        listener.finalize(RATE_HZ + place * 300)
+    assert listener.is_finalizing
+    assert listener.listen()
+    assert not listener.is_finalizing
+    assert listener.position == 4 * RATE_HZ // 512 * 512
+
+
 def test_noise_and_tones_are_no_speech() -> None:
     silero = load_silero()
     recording = Recording()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -240,7 +241,15 @@ def test_tags_are_the_languages_of_the_model(tag: str, code: str):
 
 def test_a_language_that_the_model_lacks_is_told_with_those_that_it_has():
     assert "en, zh, de" in refused(languages=["tlh"]).description
-    assert refused(ENGLISH_ONLY, languages=["de"]).description == "the model has en"
+    assert refused(ENGLISH_ONLY, languages=["de"]).description == "the model does not know 'de'; it has en"
+
+
+def test_a_server_that_has_few_rows_writes_no_more_texts_of_a_window():
+    few, one = replace(FACTS, max_texts=3), replace(FACTS, max_texts=1)
+    assert (read(few).num_beams, read(few, beam_size=3).num_beams, read(one).num_beams) == (2, 3, 1)
+    for name, error in (("beam_size", refused(few, beam_size=4)), ("best_of", refused(few, best_of=4))):
+        assert (type(error), error.field) == (InvalidField, f"config.{name}")
+        assert error.description == "the model writes 3 texts at once"
 
 
 def test_an_english_only_model_is_told_no_language():

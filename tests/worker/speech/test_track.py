@@ -26,7 +26,7 @@ def recorded(samples: Floats, *, is_complete: bool = True) -> Recording:
 
 
 def listened(samples: Floats, *, filters: bool = False) -> Track:
-    track = Track(recorded(samples), LOG_MEL, Voice(LoudnessDetector()) if filters else None)
+    track = Track(recorded(samples), LOG_MEL, Voice(LoudnessDetector) if filters else None)
     while track.can_listen:
         track.listen()
     return track
@@ -91,11 +91,51 @@ def test_speech_is_found_where_it_is():
     assert track.speech_s == pytest.approx(1.5, abs=0.3)
 
 
-def test_without_a_filter_everything_counts_as_speech():
-    track = listened(silence(2))
+def test_without_a_filter_everything_that_sounds_counts_as_speech():
+    track = listened(np.concatenate([noise(2) * 1e-6, silence(3)]))
     assert track.next_speech(0.5, 1) == 0.5
+    assert track.next_speech(0.5, 5) == 0.5
+    assert track.next_speech(2, 5) is None
     assert track.is_speech(1, 2)
     assert track.speech_s is None
+
+
+class Counting(LogMel):
+    """Counts the samples of which pictures were made."""
+
+    num_samples = 0
+
+    def __call__(self, samples: mx.array, num_padding: int = 0) -> mx.array:
+        self.num_samples += samples.size
+        return super().__call__(samples, num_padding)
+
+
+class CountingDetector(LoudnessDetector):
+    """Counts the samples that it and its like were given."""
+
+    num_samples = 0
+
+    def probabilities(self, samples: Floats) -> Floats:
+        CountingDetector.num_samples += len(samples)
+        return super().probabilities(samples)
+
+
+@pytest.mark.parametrize("num_before", [0, 1, 511, 512, 16_000])
+def test_silence_that_is_skipped_is_neither_pictured_nor_judged(monkeypatch: pytest.MonkeyPatch, num_before: int):
+    monkeypatch.setattr(CountingDetector, "num_samples", 0)
+    log_mel, recording = Counting(80), Recording()
+    track = Track(recording, log_mel, Voice(CountingDetector))
+    recording.append(noise(1)[:num_before])
+    recording.skip(3600 * 16_000)
+    recording.append(noise(2))
+    recording.end()
+    while track.can_listen:
+        track.listen()
+    assert CountingDetector.num_samples < 30 * 16_000
+    assert log_mel.num_samples < 30 * 16_000
+    begins_s = 3600 + num_before / 16_000
+    assert track.next_speech(10, 4000) == pytest.approx(begins_s, abs=0.07)
+    assert track.speech_s == pytest.approx(2 + (num_before == 16_000), abs=0.2)
 
 
 def test_what_no_window_needs_is_let_go_of_and_its_neighbourhood_is_not():

@@ -130,16 +130,16 @@ def test_steps_are_full_and_bounded(driven: Driven) -> None:
 
 
 def test_a_short_request_does_not_wait_for_a_long_one(driven: Driven) -> None:
-    driven.admit(asking("long", *ragged(50, 90), list(range(200)) * 4))
+    driven.ask(asking("long", *ragged(50, 90), list(range(200)) * 4))
     driven.tick_once()
-    driven.admit(asking("short", [1, 2, 3]))
+    driven.ask(asking("short", [1, 2, 3]))
     driven.tick_once()
     assert isinstance(driven.events["short"][-1], Completed)
     driven.finish()
 
 
 def test_two_large_requests_get_the_same_share(driven: Driven) -> None:
-    driven.admit(asking("a", *ragged(100, 60, 1)), asking("b", *ragged(100, 60, 2)))
+    driven.ask(asking("a", *ragged(100, 60, 1)), asking("b", *ragged(100, 60, 2)))
     taken = Counter[str]()
     for _ in range(20):
         driven.tick_once()
@@ -151,7 +151,7 @@ def test_two_large_requests_get_the_same_share(driven: Driven) -> None:
 
 
 def test_a_higher_priority_goes_first(driven: Driven) -> None:
-    driven.admit(asking("low", *ragged(40, 60)), asking("high", *ragged(40, 60), priority=5))
+    driven.ask(asking("low", *ragged(40, 60)), asking("high", *ragged(40, 60), priority=5))
     driven.finish()
     last_high = max(number for number, plan in enumerate(driven.plans) if "high" in plan.keys)
     first_low = min(number for number, plan in enumerate(driven.plans) if "low" in plan.keys)
@@ -159,9 +159,9 @@ def test_a_higher_priority_goes_first(driven: Driven) -> None:
 
 
 def test_a_dropped_request_holds_nothing_wherever_it_was(driven: Driven) -> None:
-    driven.admit(asking("cut", list(range(250)) * 3), asking("waits", [1]), asking("stays", [5, 6]))
+    driven.ask(asking("cut", list(range(250)) * 3), asking("waits", [1]), asking("stays", [5, 6]))
     driven.tick_once()
-    driven.drop("cut")
+    driven.cancel("cut")
     driven.finish()
     assert driven.values("stays") == driven.encode(asking("again", [5, 6]))[0]
 
@@ -171,7 +171,7 @@ def test_no_numbers_end_the_request_that_they_are_of_alone(loaded: LoadedEncoder
         return mx.where((step.tokens == 7)[..., None], float("nan"), hidden)
 
     driven = Driven(replace(loaded, model=changed(loaded.model, spoil)), SMALL_STEPS)
-    driven.admit(asking("bad", [5, 7], [1], [2] * 300), asking("good", [1, 2], [3]))
+    driven.ask(asking("bad", [5, 7], [1], [2] * 300), asking("good", [1, 2], [3]))
     driven.finish()
 
     assert isinstance(failure_of(driven.events["bad"]), InternalError)
@@ -185,7 +185,7 @@ def test_values_beyond_half_floats_are_told_by_the_field(loaded: LoadedEncoder) 
 
     driven = Driven(replace(loaded, model=changed(loaded.model, enlarge)), SMALL_STEPS)
     wish = VectorWish(PoolingMode.LAST, VectorForm(DIMENSIONS, is_normalized=False, dtype="<f2"))
-    driven.admit(asking("bad", [5], wish=wish), asking("good", [1]))
+    driven.ask(asking("bad", [5], wish=wish), asking("good", [1]))
     driven.finish()
 
     error = failure_of(driven.events["bad"])
@@ -204,13 +204,13 @@ def test_a_step_that_breaks_ends_those_who_were_in_it(loaded: LoadedEncoder) -> 
         return hidden
 
     driven = Driven(replace(loaded, model=changed(loaded.model, break_second)), SMALL_STEPS)
-    driven.admit(asking("a", *ragged(20, 60)))
+    driven.ask(asking("a", *ragged(20, 60)))
     driven.tick_once()
-    driven.admit(asking("later", [1]), asking("idle", [1], priority=-1))
+    driven.ask(asking("later", [1]), asking("idle", [1], priority=-1))
     with pytest.raises(RuntimeError, match="broken"):
         driven.tick_once()
     for key in driven.plans[-1].keys:
-        driven.drop(key)
+        driven.cancel(key)
     driven.workload.recover()
     driven.finish()
     driven.assert_nothing_is_held()
@@ -219,12 +219,12 @@ def test_a_step_that_breaks_ends_those_who_were_in_it(loaded: LoadedEncoder) -> 
 @pytest.mark.parametrize("inputs", [[[]], [[1], [VOCAB_SIZE]], [[1] * 1001]])
 def test_what_would_be_read_outside_the_arrays_is_not_admitted(driven: Driven, inputs: list[list[int]]) -> None:
     with pytest.raises(InvalidField):
-        driven.admit(asking("r", *inputs))
+        driven.ask(asking("r", *inputs))
 
 
 def test_more_requests_than_run_side_by_side_take_turns(loaded: LoadedEncoder) -> None:
     driven = Driven(loaded, TextSettings(max_batch_rows=2))
-    driven.admit(*(asking(f"{index}", [index]) for index in range(6)))
+    driven.ask(*(asking(f"{index}", [index]) for index in range(6)))
     driven.finish()
     assert [len(plan.keys) for plan in driven.plans] == [2, 2, 2]
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from models.registry import LoadedModel
-from tests.worker.text_driving import Clock, promised
+from tests.worker.text_driving import promised
 from tests.worker.text_engines import TextEngine, details_of, drain, failure_of, request, submit, tokens_of
 from tests.worker.text_mixes import LETTERS
+from tests.worker.ticking import Clock
 from worker.engine import Engine
 from worker.errors import CancelledByOperator, DeadlineExceeded, SlowReader, WorkerError
 from worker.events import Completed, Failed

@@ -83,11 +83,11 @@ class Line:
         for number in range(60):
             if self.dice.random() < 0.4:
                 self.come(str(number))
-            if self.dice.random() < 0.1 and (keys := list(self.driven._jobs)):
+            if self.dice.random() < 0.1 and (keys := list(self.driven.jobs)):
                 self.driven.cancel(self.dice.choice(keys))
             self.driven.clock.now += self.dice.choice([0, INTERVAL_S / 3, INTERVAL_S])
             self.tick()
-        while self.driven._jobs:
+        while self.driven.jobs:
             self.tick()
         self.driven.assert_nothing_is_held()
 

@@ -32,8 +32,9 @@ $(SETUP): pyproject.toml native/CMakeLists.txt native/kernels.cmake native/src/b
 demo: setup
 	$(BIN)/pomona demo
 
+# Two processes, whatever the machine: many tests wait, few compute. A file's tests stay together.
 test: setup
-	$(BIN)/python -P -m pytest
+	$(BIN)/python -P -m pytest --numprocesses 2 --dist loadfile
 
 # Messages for every file; services only for the files that have one.
 protos:

@@ -38,6 +38,7 @@ __all__ = [
     "OffsetMisaligned",
     "RangeOutsideFile",
     "ShapeRejected",
+    "end_on_lost_pages",
     "extension",
     "is_built",
     "map_array",
@@ -87,7 +88,7 @@ def mapping_kind() -> MappingKind:
 
     Returns:
         "in_place" (CPU): the memory of the array is the mapping, at every offset.
-        "whole_pages_in_place" (Metal): so where offset and length are multiples of the page size; MLX copies the rest.
+        "whole_pages_in_place" (Metal): so where the range begins on a page; MLX copies the rest.
         "copied" (CUDA): MLX copies each range when the array is made.
 
     Raises:
@@ -101,7 +102,8 @@ def map_array(path: str | os.PathLike[str], offset: int, shape: Sequence[int], d
 
     In place, nothing is read before an element is used, and the pages are the system's cache, not MLX's active memory.
     The mapping is read-only: MLX never writes to such an array, but a write through a NumPy view that shares its memory
-    ends the process. The file may be closed or unlinked while arrays on it live; it must not be truncated.
+    ends the process. The file may be closed or unlinked while arrays on it live; it must not be truncated, see
+    `end_on_lost_pages`.
 
     Args:
         path: a regular file.
@@ -121,6 +123,26 @@ def map_array(path: str | os.PathLike[str], offset: int, shape: Sequence[int], d
         NativeError: the extension is not there or cannot be imported.
     """
     return extension().map_array(path, offset, list(shape), dtype)
+
+
+def end_on_lost_pages(last_words: str, exit_code: int) -> bool:
+    """End this process in an orderly way when a page of a mapped array cannot be read any more.
+
+    That is so where its file became shorter, or its disk failed: the system sends SIGBUS, of which a process dies
+    without a word. From now on it writes `last_words` to standard error and exits. A SIGBUS for another reason does
+    what it did before. Only the first call of a process counts.
+
+    Args:
+        last_words: a line without its end, at most 1,000 bytes of UTF-8.
+        exit_code: of the process.
+
+    Returns:
+        Whether the system took it.
+
+    Raises:
+        NativeError: the extension is not there or cannot be imported.
+    """
+    return extension().end_on_lost_pages(last_words, exit_code)
 
 
 def extension() -> ModuleType:

@@ -15,6 +15,9 @@ def mapping_kind() -> str:
 def map_array(path: str | os.PathLike, offset: int, shape: Sequence[int], dtype: mlx.core.Dtype) -> mlx.core.array:
     """Make an array whose elements are a range of a file."""
 
+def end_on_lost_pages(last_words: str, exit_code: int) -> bool:
+    """End the process in an orderly way when a mapped page cannot be read."""
+
 def quantized_linear(x: mlx.core.array, codes: mlx.core.array, scales: mlx.core.array, biases: mlx.core.array, group_size: int, bits: int, addend: mlx.core.array | None = None) -> mlx.core.array:
     """Multiply rows with a quantized matrix, transposed."""
 
@@ -43,6 +46,9 @@ def linear_swiglu(x: mlx.core.array, gate: mlx.core.array, up: mlx.core.array) -
 
 def rows(weight: mlx.core.array, indices: mlx.core.array) -> mlx.core.array:
     """Look up rows of a matrix."""
+
+def add_low_rank(x: mlx.core.array, addend: mlx.core.array, matrices: Sequence[tuple[mlx.core.array, mlx.core.array]], scales: Sequence[float], rows: Sequence[Sequence[int] | None]) -> mlx.core.array:
+    """Add to each row its product with two narrow matrices."""
 
 def rms_norm(x: mlx.core.array, weight: mlx.core.array, epsilon: float) -> mlx.core.array:
     """Normalize rows by their root mean square."""
@@ -86,6 +92,28 @@ def columns(x: mlx.core.array, begin: int, count: int) -> mlx.core.array:
 def soft_bound(x: mlx.core.array, bound: float) -> mlx.core.array:
     """Keep elements within a bound."""
 
+def choose_experts(logits: mlx.core.array, num_chosen: int, is_of_all: bool, scale: mlx.core.array | None = None) -> tuple[mlx.core.array, mlx.core.array]:
+    """Choose the experts of the largest logits."""
+
+def mix(answers: mlx.core.array, shares: mlx.core.array) -> mlx.core.array:
+    """Sum answers by their shares."""
+
+def sigmoid_gate(x: mlx.core.array, gate: mlx.core.array) -> mlx.core.array:
+    """Multiply with the sigmoid of a gate."""
+
+def gather_linear(x: mlx.core.array, weights: mlx.core.array, choices: mlx.core.array) -> mlx.core.array:
+    """Multiply each row with the matrix of its choice, transposed."""
+
+def gather_gated(x: mlx.core.array, gate: mlx.core.array, up: mlx.core.array, choices: mlx.core.array, is_gelu: bool) -> mlx.core.array:
+    """
+    Multiply each row with two matrices of its choice, transposed, and join the products.
+    """
+
+def gather_quantized_gated(x: mlx.core.array, gate: tuple[mlx.core.array, mlx.core.array, mlx.core.array], up: tuple[mlx.core.array, mlx.core.array, mlx.core.array], choices: mlx.core.array, group_size: int, bits: int, is_gelu: bool) -> mlx.core.array:
+    """
+    Multiply each row with two quantized matrices of its choice, transposed, and join the products.
+    """
+
 def kv_pool(num_blocks: int, num_layers: int, kv_heads: int, head_dim: int) -> mlx.core.array:
     """Make a pool of blocks for keys and values."""
 
@@ -116,6 +144,9 @@ class Program:
     def __call__(self, inputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
         """Compute the same of other inputs."""
 
+def gated_delta(mixed: mlx.core.array, decays: mlx.core.array, corrections: mlx.core.array, convolution: mlx.core.array, decay_rates: mlx.core.array, decay_biases: mlx.core.array, states: Sequence[tuple[mlx.core.array, mlx.core.array]], pieces: Sequence[Sequence[int]]) -> list[mlx.core.array]:
+    """Go through the tokens of some rows by the gated delta rule."""
+
 def take_failure() -> str | None:
     """Return what went wrong in a kernel since the last call."""
 
@@ -133,3 +164,47 @@ def threads() -> int:
 
 def set_threads(num_threads: int) -> None:
     """Set the number of threads that work on a kernel, 1 or more."""
+
+class Slab:
+    """Slots that hold arrays which are read from files."""
+
+    def __init__(self, num_slots: int, num_threads: int, bypasses_cache: bool) -> None:
+        """Make slots without a region."""
+
+    def add_region(self, shape: Sequence[int], dtype: mlx.core.Dtype) -> int:
+        """Add a region and return its number."""
+
+    def array(self, region: int) -> mlx.core.array:
+        """Return the array of a region."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all regions, and those that are read through."""
+
+    def open(self, path: str | os.PathLike) -> int:
+        """Open a file and return its number."""
+
+    def fill(self, slot: int, reads: Sequence[Sequence[tuple[int, int, int, int, str]]]) -> int:
+        """Have a slot filled, and return the generation of that."""
+
+    def wait(self, slot: int, generation: int, longest_ms: int) -> tuple[str, int]:
+        """Wait until a slot is filled."""
+
+    def lease(self, slot: int, generation: int) -> None:
+        """Keep what a slot holds."""
+
+    def release(self, slot: int, generation: int) -> None:
+        """Keep it no longer."""
+
+    def cancel(self, slot: int, generation: int) -> None:
+        """Give a filling up."""
+
+    def state(self, slot: int) -> str:
+        """Say what a slot is."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of files that were read."""
+
+    def close(self) -> None:
+        """Give everything up and end the threads."""

@@ -12,13 +12,20 @@
     │   ├── QuantizationUnsupported
     │   ├── OperandRejected
     │   └── InstructionSetMissing
+    ├── SlabError
+    │   ├── SlotBusy
+    │   ├── SlotStale
+    │   ├── ReadRejected
+    │   ├── MemoryUnshared
+    │   └── FileUnopened
     └── BlasError
         ├── BlasMissing
         ├── BlasUnloadable
         └── BlasTooLate
 
 No text names a path: whoever catches one of these knows the file, and the text may go on to a client.
-The mapping and kernel errors are raised by the C++ part (`src/bindings.cpp`), which builds them from their fields.
+The mapping, kernel and slab errors are raised by the C++ part (`src/*bindings.cpp`), which builds them from their
+fields.
 """
 
 import os
@@ -153,6 +160,65 @@ class InstructionSetMissing(KernelError):
     def __init__(self, name: str) -> None:
         super().__init__(f"no kernels named {name!r} run here")
         self.name = name
+
+
+class SlabError(NativeError):
+    """Base of what keeps a slot of a slab from being filled or used."""
+
+
+class SlotBusy(SlabError):
+    """Raised when a slot is to be filled that is being filled, or is leased.
+
+    Attributes:
+        slot: its number.
+    """
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(f"slot {slot} is in use")
+        self.slot = slot
+
+
+class SlotStale(SlabError):
+    """Raised when a slot does not hold what its caller means, or is not leased by it.
+
+    Attributes:
+        slot: its number.
+    """
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(f"slot {slot} holds something else")
+        self.slot = slot
+
+
+class ReadRejected(SlabError):
+    """Raised when a read cannot be what was asked for: broken agreements of its caller.
+
+    Attributes:
+        problem: one clause.
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class MemoryUnshared(SlabError):
+    """Raised when MLX copies memory on this device, so that what is read into a slot later would not be seen."""
+
+    def __init__(self) -> None:
+        super().__init__("memory is not shared with this device")
+
+
+class FileUnopened(SlabError):
+    """Raised when a file cannot be opened, or is no regular file.
+
+    Attributes:
+        code: the system's error number, as in `errno`.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the file cannot be opened: {os.strerror(code)}")
+        self.code = code
 
 
 class BlasError(NativeError):

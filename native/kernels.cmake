@@ -6,6 +6,8 @@ add_library(pomona_kernels STATIC
   ${pomona_src}/attention.cpp
   ${pomona_src}/candidates.cpp
   ${pomona_src}/choice.cpp
+  ${pomona_src}/chosen.cpp
+  ${pomona_src}/delta.cpp
   ${pomona_src}/elements.cpp
   ${pomona_src}/instruction_set.cpp
   ${pomona_src}/instructions/avx2.cpp
@@ -13,8 +15,12 @@ add_library(pomona_kernels STATIC
   ${pomona_src}/instructions/neon.cpp
   ${pomona_src}/instructions/portable.cpp
   ${pomona_src}/linear.cpp
+  ${pomona_src}/mapped_ranges.cpp
   ${pomona_src}/memory.cpp
   ${pomona_src}/pool.cpp
+  ${pomona_src}/ranges.cpp
+  ${pomona_src}/reads.cpp
+  ${pomona_src}/routing.cpp
   ${pomona_src}/rows.cpp)
 target_include_directories(pomona_kernels PUBLIC ${pomona_src})
 target_link_libraries(pomona_kernels PUBLIC Threads::Threads)

@@ -1,6 +1,9 @@
+#include "bindings.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -17,6 +20,8 @@
 #include "encoder.h"
 #include "fused.h"
 #include "instruction_set.h"
+#include "lost_pages.h"
+#include "low_rank.h"
 #include "mapped.h"
 #include "memory.h"
 #include "operands.h"
@@ -24,7 +29,9 @@
 #include "pool.h"
 #include "program.h"
 #include "quantized.h"
+#include "recurrent_bindings.h"
 #include "sampling.h"
+#include "slab_bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -176,6 +183,18 @@ void define_dense(nb::module_& m) {
           "up"_a,
           "Multiply rows with two matrices, transposed, and join the products.");
     m.def("rows", &pomona::rows, "weight"_a, "indices"_a, "Look up rows of a matrix.");
+}
+
+/// The function of native/low_rank.py.
+void define_low_rank(nb::module_& m) {
+    m.def("add_low_rank",
+          &pomona::add_low_rank_products,
+          "x"_a,
+          "addend"_a,
+          "matrices"_a,
+          "scales"_a,
+          "rows"_a,
+          "Add to each row its product with two narrow matrices.");
 }
 
 /// The functions of native/kernels.py: what stands between products.
@@ -389,12 +408,21 @@ NB_MODULE(_native, m) {
           "dtype"_a,
           nb::call_guard<nb::gil_scoped_release>(),
           "Make an array whose elements are a range of a file.");
+    m.def("end_on_lost_pages",
+          &pomona::end_on_lost_pages,
+          "last_words"_a,
+          "exit_code"_a,
+          "End the process in an orderly way when a mapped page cannot be read.");
     define_products(m);
     define_dense(m);
+    define_low_rank(m);
     define_fused(m);
     define_blends(m);
+    pomona::define_experts(m);
     define_paged(m);
     define_draws(m);
     define_programs(m);
+    pomona::define_recurrent(m);
     define_settings(m);
+    define_slabs(m);
 }

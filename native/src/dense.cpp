@@ -9,9 +9,7 @@ namespace pomona {
 
 namespace mx = mlx::core;
 
-namespace {
-
-void check_weight(const mx::array& weight, const char* operand) {
+void check_dense(const mx::array& weight, const char* operand) {
     bool is_known = weight.dtype() == mx::float32 || weight.dtype() == mx::bfloat16 || weight.dtype() == mx::float16;
     require(is_known, operand, "is not of float32, bfloat16 or float16");
     require(weight.ndim() == 2, operand, "has the wrong number of dimensions");
@@ -20,13 +18,15 @@ void check_weight(const mx::array& weight, const char* operand) {
     }
 }
 
-DenseMatrix matrix_of(const mx::array& weight, const char* operand) {
+DenseMatrix dense_matrix(const mx::array& weight, const char* operand) {
     require_contiguous(weight, operand);
     FloatType type = weight.dtype() == mx::float32    ? FloatType::float32
                      : weight.dtype() == mx::bfloat16 ? FloatType::bfloat16
                                                       : FloatType::float16;
     return {weight.data<uint8_t>(), type, weight.shape(0), weight.shape(1)};
 }
+
+namespace {
 
 mx::Shape shape_of_product(const mx::array& x, const mx::array& weight) {
     mx::Shape shape = x.shape();
@@ -47,7 +47,7 @@ class Linears : public Dense {
         std::vector<DenseMatrix> matrices;
         std::vector<float*> results;
         for (size_t i = 0; i < outputs.size(); ++i) {
-            matrices.push_back(matrix_of(inputs[1 + i], "weight"));
+            matrices.push_back(dense_matrix(inputs[1 + i], "weight"));
             results.push_back(outputs[i].data<float>());
         }
         return [rows = rows_of(inputs[0]), matrices = std::move(matrices), results = std::move(results)] {
@@ -71,7 +71,7 @@ class LinearAndAdd : public Dense {
     /// inputs: x, weight, addend
     Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         return [rows = rows_of(inputs[0]),
-                matrix = matrix_of(inputs[1], "weight"),
+                matrix = dense_matrix(inputs[1], "weight"),
                 addend = rows_of(inputs[2]),
                 y = outputs[0].data<float>()] { multiply_and_add(rows, matrix, addend, y); };
     }
@@ -86,8 +86,8 @@ class LinearSwiglu : public Dense {
     /// inputs: x, gate, up
     Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
         return [rows = rows_of(inputs[0]),
-                gate = matrix_of(inputs[1], "gate"),
-                up = matrix_of(inputs[2], "up"),
+                gate = dense_matrix(inputs[1], "gate"),
+                up = dense_matrix(inputs[2], "up"),
                 y = outputs[0].data<float>()] { multiply_swiglu(rows, gate, up, y); };
     }
 
@@ -102,7 +102,7 @@ class DenseRows : public Dense {
   public:
     /// inputs: weight, indices
     Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        return [matrix = matrix_of(inputs[0], "weight"),
+        return [matrix = dense_matrix(inputs[0], "weight"),
                 indices = indices_of(inputs[1]),
                 values = outputs[0].data<float>()] {
             expand_rows(matrix, indices.checked(matrix.rows, "indices"), values);
@@ -123,7 +123,7 @@ class DenseRows : public Dense {
 std::vector<mx::array> linears(const mx::array& x, const std::vector<mx::array>& weights) {
     std::vector<mx::array> inputs{x};
     for (const mx::array& weight : weights) {
-        check_weight(weight, "weight");
+        check_dense(weight, "weight");
         require_columns(x, weight.shape(1));
         inputs.push_back(weight);
     }
@@ -134,7 +134,7 @@ std::vector<mx::array> linears(const mx::array& x, const std::vector<mx::array>&
 }
 
 mx::array linear_and_add(const mx::array& x, const mx::array& weight, const mx::array& addend) {
-    check_weight(weight, "weight");
+    check_dense(weight, "weight");
     require_columns(x, weight.shape(1));
     require_float32(addend, "addend");
     require(addend.shape() == shape_of_product(x, weight), "addend", "has not the shape of the product");
@@ -142,15 +142,15 @@ mx::array linear_and_add(const mx::array& x, const mx::array& weight, const mx::
 }
 
 mx::array linear_swiglu(const mx::array& x, const mx::array& gate, const mx::array& up) {
-    check_weight(gate, "gate");
-    check_weight(up, "up");
+    check_dense(gate, "gate");
+    check_dense(up, "up");
     require_columns(x, gate.shape(1));
     require(gate.shape() == up.shape(), "up", "has not the shape of gate");
     return made_by(std::make_shared<LinearSwiglu>(), {x, gate, up});
 }
 
 mx::array rows(const mx::array& weight, const mx::array& indices) {
-    check_weight(weight, "weight");
+    check_dense(weight, "weight");
     return made_by(std::make_shared<DenseRows>(), {weight, plain_indices(indices, "indices")});
 }
 

@@ -2,12 +2,19 @@
 
 #include <vector>
 
+#include "kernels.h"
 #include "operands.h"
 
 /// Products with matrices that are not quantized, as operations of MLX's graph, on the CPU. A weight is float32,
 /// bfloat16 or float16 [rows, columns], row-contiguous, and its values become float32 as they are read. All throw
 /// OperandRejected: here, or for the layout of an array when it is evaluated.
 namespace pomona {
+
+/// Throws OperandRejected where an array is no such weight.
+void check_dense(const mlx::core::array& weight, const char* operand);
+
+/// A weight as it lies in memory, evaluated.
+DenseMatrix dense_matrix(const mlx::core::array& weight, const char* operand);
 
 /// Multiplies x with transposed matrices.
 ///

@@ -179,6 +179,26 @@ struct FullAttention {
     POMONA_INLINE int64_t num_scores() const { return (num_keys + kPanelKeys - 1) / kPanelKeys * kPanelKeys; }
 };
 
+/// Some value rows of one head's memory, and the tokens that go through it. Steps are in floats, from one token to the
+/// next.
+struct MemoryWalk {
+    const float* queries;
+    const float* keys;
+    const float* values;    ///< one for each row
+    int64_t token_step;     ///< of queries, keys and values
+    const float* factors;   ///< what is left of the memory
+    const float* weights;   ///< how much of what is missing is taken in
+    int64_t gate_step;      ///< of factors and weights
+    const float* products;  ///< of key and query
+    int64_t product_step;
+    int64_t key_dim;
+    float* y;  ///< one for each row, written
+    int64_t y_step;
+    float* memory;  ///< [num_rows, key_dim], changed
+    int64_t num_rows;
+    int64_t num_tokens;
+};
+
 /// Logits that a draw takes together: it looks at one number of each block before it looks into any.
 constexpr int64_t kDrawBlock = 64;
 
@@ -201,6 +221,9 @@ struct Instructions {
     void (*multiply_dense)(const Product<DenseMatrix>& product, int64_t begin, int64_t end);
     void (*widen)(const DenseMatrix& matrix, int64_t row, float* values);
 
+    /// y = addend + the sum of the matrix's rows, each multiplied by its own of the factors, in their order.
+    void (*spread)(const float* factors, const DenseMatrix& matrix, const float* addend, float* y);
+
     /// y = x / sqrt(mean(x * x) + epsilon) * weight, for one row.
     void (*normalize)(const float* x, const float* weight, float epsilon, int64_t width, float* y);
 
@@ -216,8 +239,20 @@ struct Instructions {
     /// y = gelu(gate) * up, element by element; gelu(g) = g * (1 + tanh(u)) / 2, u = sqrt(2 / pi) * (g + 0.044715 g^3).
     void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
 
+    /// y = x / (1 + exp(-gate)), element by element.
+    void (*sigmoid_gate)(const float* x, const float* gate, int64_t count, float* y);
+
     /// y = bound * tanh(x / bound), element by element.
     void (*soft_bound)(const float* x, float bound, int64_t count, float* y);
+
+    /// The sum of the products of two rows' elements.
+    float (*dot)(const float* left, const float* right, int64_t count);
+
+    /// y = silu of the sum over the taps of rows[tap] * weights[tap], element by element.
+    void (*convolve)(const float* const* rows, const float* weights, int64_t taps, int64_t width, float* y);
+
+    /// Goes through tokens with some rows of a memory.
+    void (*remember)(const MemoryWalk& walk);
 
     /// Turns the pairs (x[i], x[i + half]) of one row by the angles of which it gets cosines and sines; y may be x.
     void (*rotate)(const float* x, const float* cosines, const float* sines, int64_t half, float* y);

@@ -3,98 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "instruction_set.h"
+#include "job.h"
 
 namespace pomona {
 
 namespace {
-
-// Rows that are packed together: of a chunk of columns so many fit the second-level cache, beside what else is there.
-constexpr int64_t kBlockRows = 128;
-
-// What a thread takes at a time, in multiply-adds: less is lost in sharing, more is lost in waiting for the last.
-constexpr int64_t kLeastPieceWork = 1 << 16;
-constexpr int64_t kMostPieceWork = 1 << 20;
-constexpr int64_t kPiecesPerThread = 4;
-
-// Unpacking a weight costs as much as multiplying it with so many rows.
-constexpr int64_t kRowsPerUnpacking = 3;
-
-// What the kernels have for either kind of matrix.
-
-void pack_row(const Instructions& isa,
-              const QuantizedMatrix& matrix,
-              const float* row,
-              int64_t step,
-              const PackedRows& packed,
-              int64_t place) {
-    isa.pack(row, step, matrix.bits, packed, place);
-}
-
-void pack_row(const Instructions& isa,
-              const DenseMatrix&,
-              const float* row,
-              int64_t step,
-              const PackedRows& packed,
-              int64_t place) {
-    isa.pack_plain(row, step, packed, place);
-}
-
-void compute(const Instructions& isa, const Product<QuantizedMatrix>& product, int64_t begin, int64_t end) {
-    isa.multiply(product, begin, end);
-}
-
-void compute(const Instructions& isa, const Product<DenseMatrix>& product, int64_t begin, int64_t end) {
-    isa.multiply_dense(product, begin, end);
-}
-
-/// Products that are computed as one job.
-template <class Matrix>
-class Job {
-  public:
-    explicit Job(std::vector<Product<Matrix>> products) : products_(std::move(products)), isa_(instructions()) {
-        int64_t total = 0;
-        for (const Product<Matrix>& product : products_) {
-            total += work_of_output(product) * product.matrix.rows;
-        }
-        int64_t work = total / (Pool::shared().num_threads() * kPiecesPerThread);
-        work = std::clamp(work, kLeastPieceWork, kMostPieceWork);
-        for (const Product<Matrix>& product : products_) {
-            int64_t tiles = work / (work_of_output(product) * isa_.output_tile);
-            int64_t outputs = std::max<int64_t>(1, tiles) * isa_.output_tile;
-            outputs_.push_back(outputs);
-            ends_.push_back((ends_.empty() ? 0 : ends_.back()) + (product.matrix.rows + outputs - 1) / outputs);
-        }
-    }
-
-    /// Calls act(number of the product, begin, end) for pieces of all outputs.
-    template <class Act>
-    void share(const Act& act) const {
-        Pool::shared().run(ends_.empty() ? 0 : ends_.back(), [&](int64_t piece) {
-            auto number = std::upper_bound(ends_.begin(), ends_.end(), piece) - ends_.begin();
-            int64_t begin = (piece - (number == 0 ? 0 : ends_[number - 1])) * outputs_[number];
-            act(number, begin, std::min(products_[number].matrix.rows, begin + outputs_[number]));
-        });
-    }
-
-    /// Computes them all.
-    void run() const {
-        share([this](int64_t number, int64_t begin, int64_t end) { compute(isa_, products_[number], begin, end); });
-    }
-
-    const Product<Matrix>& product(int64_t number) const { return products_[number]; }
-    const Instructions& isa() const { return isa_; }
-
-  private:
-    static int64_t work_of_output(const Product<Matrix>& product) {
-        return (product.x.rows + kRowsPerUnpacking) * product.matrix.columns;
-    }
-
-    std::vector<Product<Matrix>> products_;
-    const Instructions& isa_;
-    std::vector<int64_t> outputs_;  // that a piece has, for each product
-    std::vector<int64_t> ends_;     // the number of pieces up to the end of each product
-};
 
 /// Packs rows `begin` to `end` of x for products with that matrix, or with one of as many bits.
 template <class Matrix>
@@ -108,42 +21,6 @@ PackedRows pack(const Rows& x, int64_t begin, int64_t end, const Matrix& matrix)
         }
     });
     return packed;
-}
-
-/// One of several matrices that lie one behind the other.
-QuantizedMatrix matrix_at(const QuantizedMatrix& first, int64_t number) {
-    int64_t scale_bytes = first.scale_type == FloatType::float32 ? 4 : 2;
-    int64_t skipped_bytes = number * first.rows * first.groups() * scale_bytes;
-    QuantizedMatrix matrix = first;
-    matrix.codes += number * first.rows * first.row_bytes();
-    matrix.scales = static_cast<const char*>(first.scales) + skipped_bytes;
-    matrix.biases = static_cast<const char*>(first.biases) + skipped_bytes;
-    return matrix;
-}
-
-/// Row numbers in the order of their choices, those of one choice in their own order.
-std::vector<int64_t> rows_by_choice(const std::vector<int64_t>& choices, int64_t num_matrices) {
-    std::vector<int64_t> order;
-    for (size_t row = 0; row < choices.size(); ++row) {
-        if (choices[row] >= 0 && choices[row] < num_matrices) {
-            order.push_back(static_cast<int64_t>(row));
-        }
-    }
-    std::stable_sort(
-        order.begin(), order.end(), [&](int64_t left, int64_t right) { return choices[left] < choices[right]; });
-    return order;
-}
-
-/// The place behind those from `begin` on that have the same choice, at most `end`.
-int64_t end_of_choice(const std::vector<int64_t>& order,
-                      const std::vector<int64_t>& choices,
-                      int64_t begin,
-                      int64_t end) {
-    int64_t place = begin;
-    while (place < end && choices[order[place]] == choices[order[begin]]) {
-        ++place;
-    }
-    return place;
 }
 
 /// Rows `begin` to `end` of `width` floats, one behind the other: where they lie so, or copied to `memory`.
@@ -160,18 +37,6 @@ const float* side_by_side(const Rows& rows, int64_t begin, int64_t end, int64_t 
         memory[i] = rows.at(begin + i / width)[i % width * rows.step];
     }
     return memory.data();
-}
-
-/// Packs for each product the rows of x that have the numbers of its rows of y.
-void pack_chosen(const Rows& x, const std::vector<Product<QuantizedMatrix>>& products) {
-    const Instructions& isa = instructions();
-    for (const Product<QuantizedMatrix>& product : products) {
-        share_rows(product.x.rows, product.x.columns, [&](int64_t begin, int64_t end) {
-            for (int64_t row = begin; row < end; ++row) {
-                isa.pack(x.at(product.y_rows[row]), x.step, product.matrix.bits, product.x, row);
-            }
-        });
-    }
 }
 
 template <class Matrix>
@@ -205,6 +70,65 @@ void multiply_one_and_add(const Rows& x, const Matrix& matrix, const Rows& adden
         }
         PackedRows packed = pack(x, begin, end, matrix);
         Job<Matrix>({{matrix, packed, y + begin * matrix.rows, nullptr, added}}).run();
+    }
+}
+
+/// Some of the rows of a part.
+struct Piece {
+    const LowRank* part;
+    int64_t begin;
+    int64_t end;
+
+    int64_t count() const { return end - begin; }
+};
+
+/// The parts' rows in pieces that together are packed at once.
+std::vector<std::vector<Piece>> blocks_of(const std::vector<LowRank>& parts) {
+    std::vector<std::vector<Piece>> blocks;
+    int64_t room = 0;
+    for (const LowRank& part : parts) {
+        auto num_rows = static_cast<int64_t>(part.rows.size());
+        for (int64_t begin = 0; begin < num_rows;) {
+            if (room == 0) {
+                blocks.emplace_back();
+                room = kBlockRows;
+            }
+            int64_t end = std::min(num_rows, begin + room);
+            blocks.back().push_back({&part, begin, end});
+            room -= end - begin;
+            begin = end;
+        }
+    }
+    return blocks;
+}
+
+/// Computes scale * x * transposed down of some rows, one behind the other.
+void multiply_down(const Rows& x, const std::vector<Piece>& pieces, float* y) {
+    int64_t columns = pieces.front().part->down.columns;
+    int64_t whole_columns = (columns + kUnitColumns - 1) / kUnitColumns * kUnitColumns;
+    int64_t num_rows = 0;
+    for (const Piece& piece : pieces) {
+        num_rows += piece.count();
+    }
+    float* memory = scratch(num_rows * whole_columns);
+    const Instructions& isa = instructions();
+    std::vector<Product<DenseMatrix>> products;
+    for (const Piece& piece : pieces) {
+        PackedRows packed{memory, piece.count(), columns};
+        share_rows(packed.rows, columns, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) {
+                isa.pack_plain(x.at(piece.part->rows[piece.begin + row]), x.step, packed, row);
+            }
+        });
+        products.push_back({piece.part->down, packed, y, nullptr});
+        memory += piece.count() * whole_columns;
+        y += piece.count() * piece.part->down.rows;
+    }
+    Job<DenseMatrix>(products).run();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+        for (int64_t place = 0; place < pieces[i].count() * pieces[i].part->down.rows; ++place) {
+            products[i].y[place] *= pieces[i].part->scale;
+        }
     }
 }
 
@@ -258,27 +182,39 @@ void multiply_swiglu(const Rows& x, const DenseMatrix& gate, const DenseMatrix& 
     multiply_both(x, gate, up, y);
 }
 
-void multiply_chosen(
-    const Rows& x, const QuantizedMatrix& first, const std::vector<int64_t>& choices, int64_t num_matrices, float* y) {
-    if (first.columns == 0) {
-        std::fill_n(y, x.count() * first.rows, 0.0f);
-        return;
-    }
-    std::vector<int64_t> order = rows_by_choice(choices, num_matrices);
-    auto num_rows = static_cast<int64_t>(order.size());
-    for (int64_t begin = 0; begin < num_rows; begin += kBlockRows) {
-        int64_t end = std::min(num_rows, begin + kBlockRows);
-        float* memory = scratch((end - begin) * first.columns);
-        std::vector<Product<QuantizedMatrix>> products;
-        for (int64_t place = begin; place < end;) {
-            int64_t next = end_of_choice(order, choices, place, end);
-            PackedRows packed{memory + (place - begin) * first.columns, next - place, first.columns};
-            products.push_back({matrix_at(first, choices[order[place]]), packed, y, order.data() + place});
-            place = next;
+void add_low_rank(const Rows& x, const std::vector<LowRank>& parts, const Rows& addend, int64_t width, float* y) {
+    struct Addition {
+        const LowRank* part = nullptr;
+        int64_t place = 0;  // of its factors
+    };
+    std::vector<Addition> additions(x.count());
+    std::vector<float> factors;
+    int64_t most_rank = 0;
+    for (const std::vector<Piece>& block : blocks_of(parts)) {
+        auto first = static_cast<int64_t>(factors.size());
+        int64_t place = first;
+        for (const Piece& piece : block) {
+            for (int64_t i = piece.begin; i < piece.end; ++i) {
+                additions[piece.part->rows[i]] = {piece.part, place};
+                place += piece.part->down.rows;
+            }
+            most_rank = std::max(most_rank, piece.part->down.rows);
         }
-        pack_chosen(x, products);
-        Job<QuantizedMatrix>(std::move(products)).run();
+        factors.resize(place);
+        multiply_down(x, block, factors.data() + first);
     }
+    const Instructions& isa = instructions();
+    share_rows(x.count(), width * (1 + most_rank / kRowsPerUnpacking), [&](int64_t begin, int64_t end) {
+        std::vector<float> memory;
+        for (int64_t row = begin; row < end; ++row) {
+            const float* added = side_by_side(addend, row, row + 1, width, memory);
+            if (const LowRank* part = additions[row].part) {
+                isa.spread(factors.data() + additions[row].place, part->up, added, y + row * width);
+            } else {
+                std::copy_n(added, width, y + row * width);
+            }
+        }
+    });
 }
 
 void expand_rows(const QuantizedMatrix& matrix, const std::vector<int64_t>& indices, float* values) {

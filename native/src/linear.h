@@ -24,15 +24,21 @@ void multiply(const Rows& x, const std::vector<DenseMatrix>& matrices, const std
 void multiply_and_add(const Rows& x, const QuantizedMatrix& matrix, const Rows& addend, float* y);
 void multiply_and_add(const Rows& x, const DenseMatrix& matrix, const Rows& addend, float* y);
 
-/// Multiplies every row with a matrix of its own choice out of several, of which all have the same shape and lie one
-/// behind the other. Rows with the same choice are multiplied together, and each has the bits that it has alone.
+/// A product of two narrow matrices, and the rows that it is for.
+struct LowRank {
+    DenseMatrix down;  ///< [rank, columns of x]
+    DenseMatrix up;    ///< [rank, columns of y]
+    float scale;
+    std::vector<int64_t> rows;  ///< of x
+};
+
+/// Adds to each row what its low-rank product gives: y = addend + (scale * x * transposed down) * up. A row has the
+/// bits that it has alone, whatever the others are for.
 ///
-/// @param first the first of the matrices.
-/// @param choices for each row of x, the number of its matrix; one that is not there leaves its row of y unwritten.
-/// @param num_matrices how many there are.
-/// @param y float32 [rows, first.rows], written.
-void multiply_chosen(
-    const Rows& x, const QuantizedMatrix& first, const std::vector<int64_t>& choices, int64_t num_matrices, float* y);
+/// @param parts no row is in two of them; one that is in none is copied from `addend`.
+/// @param addend rows of `width` floats, as many as x has.
+/// @param y float32 [rows, width], written.
+void add_low_rank(const Rows& x, const std::vector<LowRank>& parts, const Rows& addend, int64_t width, float* y);
 
 /// Multiplies rows with two matrices of the same shape (and bits), and joins the products: gate / (1 + exp(-gate)) *
 /// up.

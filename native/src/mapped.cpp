@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <limits>
 #include <memory>
+#include <optional>
 
+#include "mapped_ranges.h"
 #include "mlx/allocator.h"
 #include "mlx/backend/metal/metal.h"
 
@@ -56,16 +58,21 @@ class Descriptor {
 /// Whole pages of a file, from the one that holds byte `begin` to the one that holds byte `end - 1`.
 class Mapping {
   public:
-    Mapping(const Descriptor& file, int64_t begin, int64_t end) : begin_(begin - begin % ::sysconf(_SC_PAGESIZE)) {
+    Mapping(const Descriptor& file, int64_t begin, int64_t end, bool tells_presence)
+        : begin_(begin - begin % ::sysconf(_SC_PAGESIZE)) {
         length_ = end - begin_;
         pages_ = ::mmap(nullptr, length_, PROT_READ, MAP_SHARED, file.number(), begin_);
         if (pages_ == MAP_FAILED) {
             throw FileUnreadable(errno);
         }
+        range_ = note_range(pages_, length_, tells_presence);
     }
     Mapping(const Mapping&) = delete;
     Mapping& operator=(const Mapping&) = delete;
-    ~Mapping() { ::munmap(pages_, length_); }
+    ~Mapping() {
+        forget_range(range_);
+        ::munmap(pages_, length_);
+    }
 
     /// The address of a byte of the file.
     char* at(int64_t offset) const { return static_cast<char*>(pages_) + (offset - begin_); }
@@ -74,6 +81,7 @@ class Mapping {
     int64_t begin_;
     size_t length_;
     void* pages_;
+    MappedRange* range_;
 };
 
 mx::Shape checked_shape(const std::vector<int64_t>& shape) {
@@ -117,6 +125,27 @@ bool keeps_size_word() {
            mx::allocator::allocator().size(buffer) >= kProbeBytes;
 }
 
+/// Tells whether the system says to this process which pages of a file are in memory.
+bool tells_presence(const std::filesystem::path& path) {
+    struct stat facts;
+    return (::stat(path.c_str(), &facts) == 0 && facts.st_uid == ::geteuid()) || ::access(path.c_str(), W_OK) == 0;
+}
+
+/// Makes an array of memory that the GPU takes as it is, which it does with whole pages alone; none where it does not.
+///
+/// `data` begins on a page. What follows the array on its last page is given to the GPU too and is no part of it.
+std::optional<mx::array> array_of_pages(
+    const std::shared_ptr<Mapping>& mapping, char* data, int64_t num_bytes, const mx::Shape& shape, mx::Dtype dtype) {
+    int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
+    int64_t whole_bytes = (num_bytes + page_bytes - 1) / page_bytes * page_bytes;
+    mx::allocator::Buffer buffer = mx::allocator::make_buffer(data, whole_bytes);
+    if (buffer.ptr() == nullptr) {
+        return std::nullopt;
+    }
+    auto release = [mapping](mx::allocator::Buffer given) { mx::allocator::release(given); };
+    return mx::array(mx::allocator::Data(buffer, release), shape, dtype);
+}
+
 }  // namespace
 
 MappingKind mapping_kind() {
@@ -137,13 +166,19 @@ mx::array map_array(const std::filesystem::path& path,
     check_range(offset, num_bytes, item_bytes, file.file_bytes());
 
     // The deleter owns the mapping: it goes when MLX drops the deleter, which it does with the last array on it.
-    auto mapping = std::make_shared<Mapping>(file, offset - kSizeWordBytes, offset + num_bytes);
+    auto mapping = std::make_shared<Mapping>(file, offset - kSizeWordBytes, offset + num_bytes, tells_presence(path));
     if (mapping_kind() == MappingKind::in_place) {
         mx::allocator::Buffer buffer(mapping->at(offset - kSizeWordBytes));
         return mx::array(
             mx::allocator::Data(buffer, [mapping](mx::allocator::Buffer) {}), std::move(dimensions), dtype);
     }
-    return mx::array(mapping->at(offset), std::move(dimensions), dtype, [mapping](void*) {});
+    char* data = mapping->at(offset);
+    if (mapping_kind() == MappingKind::whole_pages_in_place && offset % ::sysconf(_SC_PAGESIZE) == 0 && num_bytes > 0) {
+        if (auto array = array_of_pages(mapping, data, num_bytes, dimensions, dtype)) {
+            return *array;
+        }
+    }
+    return mx::array(data, std::move(dimensions), dtype, [mapping](void*) {});
 }
 
 }  // namespace pomona

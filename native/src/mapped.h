@@ -54,7 +54,7 @@ class ShapeRejected : public MappingError {
 /// What the MLX library at hand does with a mapped range.
 enum class MappingKind {
     in_place,              ///< CPU: the array's memory is the mapping, wherever the range begins.
-    whole_pages_in_place,  ///< Metal: so where the range is whole pages; MLX copies any other.
+    whole_pages_in_place,  ///< Metal: so where the range begins on a page; MLX copies any other.
     copied,                ///< CUDA: MLX copies each range when the array is made.
 };
 
@@ -64,8 +64,8 @@ MappingKind mapping_kind();
 ///
 /// In place, nothing is read until an element is used, and the pages belong to the system's cache, not to MLX's count
 /// of active memory. The mapping is read-only and lives as long as the array or a view of it; the file may be closed or
-/// unlinked meanwhile, but must not be truncated (the system then raises SIGBUS at the next read). MLX gives such
-/// memory to no other array: it is not its own, so `is_donatable` is false.
+/// unlinked meanwhile, but must not be truncated (the system then raises SIGBUS at the next read: lost_pages.h). MLX
+/// gives such memory to no other array: it is not its own, so `is_donatable` is false.
 ///
 /// @param offset where the range begins, in bytes: a multiple of the element size, 8 or more.
 /// @param shape dimensions; the elements are in row order and of this machine's byte order.

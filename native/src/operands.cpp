@@ -133,6 +133,25 @@ Rows rows_of(const mx::array& array, int64_t copies) {
     return {array.data<float>(), std::move(offsets), array.strides().back()};
 }
 
+void check_choices(const mx::array& x, const mx::array& choices) {
+    mx::Shape rows(x.shape().begin(), x.shape().end() - 1);
+    mx::Shape lists = choices.shape();
+    if (x.ndim() == choices.ndim() && choices.ndim() > 0) {
+        lists.pop_back();
+    }
+    require(rows == lists, "choices", "has not one choice, or one list of them, for each row of x");
+}
+
+Rows rows_for_choices(const mx::array& x, const mx::array& choices) {
+    return rows_of(x, x.ndim() == choices.ndim() ? choices.shape(-1) : 1);
+}
+
+mx::Shape shape_of_answers(const mx::array& choices, int width) {
+    mx::Shape shape = choices.shape();
+    shape.push_back(width);
+    return shape;
+}
+
 CpuPrimitive::CpuPrimitive() : mx::Primitive(mx::default_stream(mx::Device::cpu)) {}
 
 void CpuPrimitive::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {

@@ -71,6 +71,15 @@ Indices indices_of(const mlx::core::array& array);
 /// Where the rows of an array lie, each `copies` times: all its dimensions but the last number rows.
 Rows rows_of(const mlx::core::array& array, int64_t copies = 1);
 
+/// Each row of x is for one choice, or for a list of them: the last dimension of `choices`.
+void check_choices(const mlx::core::array& x, const mlx::core::array& choices);
+
+/// The row of x that is for each choice.
+Rows rows_for_choices(const mlx::core::array& x, const mlx::core::array& choices);
+
+/// The shape of what there is for each choice.
+mlx::core::Shape shape_of_answers(const mlx::core::array& choices, int width);
+
 /// What a primitive does once the numbers of its inputs are there.
 using Work = std::function<void()>;
 

@@ -1,12 +1,10 @@
 #include "paged.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 #include <memory>
 
 #include "attention.h"
-#include "mapped.h"
+#include "lazy_array.h"
 #include "memory.h"
 
 namespace pomona {
@@ -119,27 +117,7 @@ void check_settings(const PagedSettings& settings, const mx::array& pool) {
 }  // namespace
 
 mx::array kv_pool(int64_t num_blocks, int64_t num_layers, int64_t kv_heads, int64_t head_dim) {
-    mx::Shape shape;
-    size_t num_bytes = sizeof(float);
-    for (int64_t dimension : {num_blocks, num_layers, int64_t{2}, kv_heads, kBlockKeys, head_dim}) {
-        bool fits = dimension > 0 && dimension <= std::numeric_limits<mx::ShapeElem>::max() &&
-                    !__builtin_mul_overflow(num_bytes, static_cast<size_t>(dimension), &num_bytes);
-        if (!fits || num_bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()) / 2) {
-            throw ShapeRejected();
-        }
-        shape.push_back(static_cast<mx::ShapeElem>(dimension));
-    }
-    // A page in front, because MLX's CPU allocator keeps the size in the word before the data; whole pages for Metal.
-    size_t page = page_bytes();
-    auto memory = std::make_shared<LazyMemory>(page + (num_bytes + page - 1) / page * page);
-    char* data = memory->data() + page;
-    if (mapping_kind() == MappingKind::in_place) {
-        char* word = data - sizeof(num_bytes);
-        std::memcpy(word, &num_bytes, sizeof(num_bytes));
-        mx::allocator::Data owner(mx::allocator::Buffer(word), [memory](mx::allocator::Buffer) {});
-        return mx::array(std::move(owner), std::move(shape), mx::float32);
-    }
-    return mx::array(data, std::move(shape), mx::float32, [memory](void*) {});
+    return lazy_array({num_blocks, num_layers, 2, kv_heads, kBlockKeys, head_dim}, mx::float32).array;
 }
 
 void release_blocks(const mx::array& pool, std::vector<int64_t> block_ids) {

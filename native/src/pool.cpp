@@ -168,7 +168,8 @@ void Pool::start() {
     }
     sigset_t all, before;
     ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the threads that know of them
+    ::sigdelset(&all, SIGBUS);  // comes to the thread that read a lost page, and kills where it is blocked
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // others are for the threads that know of them
     for (int i = 1; i < num_threads_; ++i) {
         threads_.emplace_back([this] { serve(); });
     }

@@ -166,24 +166,52 @@ class GatherQuantizedLinear : public Quantized {
 
     /// inputs: x, codes, scales, biases, choices
     Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-        const mx::array& choices = inputs[4];
-        int64_t copies = inputs[0].ndim() == choices.ndim() ? choices.shape(-1) : 1;
-        return [rows = rows_of(inputs[0], copies),
+        return [x = rows_for_choices(inputs[0], inputs[4]),
                 first = matrix_of(inputs, 1),
-                choices = indices_of(choices),
+                choices = indices_of(inputs[4]),
                 bound = static_cast<int64_t>(inputs[1].shape(0)),
                 y = outputs[0].data<float>()] {
-            multiply_chosen(rows, first, choices.checked(bound, "choices"), bound, y);
+            multiply_chosen(x, first, {choices.checked(bound, "choices"), bound}, y);
         };
     }
 
     std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
-        mx::Shape shape = inputs[4].shape();
-        shape.push_back(inputs[1].shape(-2));
-        return {shape};
+        return {shape_of_answers(inputs[4], inputs[1].shape(-2))};
     }
 
     DEFINE_NAME(GatherQuantizedLinear)
+};
+
+class GatherQuantizedGated : public Quantized {
+  public:
+    GatherQuantizedGated(Quantization quantization, Gate join) : Quantized(quantization), join_(join) {}
+
+    /// inputs: x, codes, scales and biases of gate, and of up, choices
+    Work work(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+        const mx::array& choices = inputs.back();
+        return [x = rows_for_choices(inputs[0], choices),
+                gate = matrix_of(inputs, 1),
+                up = matrix_of(inputs, 1 + kArraysOfMatrix),
+                join = join_,
+                choices = indices_of(choices),
+                bound = static_cast<int64_t>(inputs[1].shape(0)),
+                y = outputs[0].data<float>()] {
+            multiply_chosen_gated(x, gate, up, join, {choices.checked(bound, "choices"), bound}, y);
+        };
+    }
+
+    std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
+        return {shape_of_answers(inputs.back(), inputs[1].shape(-2))};
+    }
+
+    bool is_equivalent(const mx::Primitive& other) const override {
+        return Quantized::is_equivalent(other) && join_ == static_cast<const GatherQuantizedGated&>(other).join_;
+    }
+
+    DEFINE_NAME(GatherQuantizedGated)
+
+  private:
+    Gate join_;
 };
 
 class QuantizedRows : public Quantized {
@@ -260,16 +288,28 @@ mx::array gather_quantized_linear(const mx::array& x,
                                   const mx::array& choices,
                                   Quantization quantization) {
     require_columns(x, check_matrix(matrices, quantization, 3));
-    mx::Shape rows(x.shape().begin(), x.shape().end() - 1);
-    mx::Shape lists = choices.shape();
-    if (x.ndim() == choices.ndim() && choices.ndim() > 0) {
-        lists.pop_back();
-    }
-    require(rows == lists, "choices", "has not one choice, or one list of them, for each row of x");
+    check_choices(x, choices);
     std::vector<mx::array> inputs{x};
     append(inputs, matrices);
     inputs.push_back(plain_indices(choices, "choices"));
     return made_by(std::make_shared<GatherQuantizedLinear>(quantization), inputs);
+}
+
+mx::array gather_quantized_gated(const mx::array& x,
+                                 const QuantizedArrays& gate,
+                                 const QuantizedArrays& up,
+                                 const mx::array& choices,
+                                 Quantization quantization,
+                                 Gate join) {
+    require_columns(x, check_matrix(gate, quantization, 3));
+    check_matrix(up, quantization, 3);
+    require(gate.codes.shape() == up.codes.shape(), "up", "has not the shape of gate");
+    check_choices(x, choices);
+    std::vector<mx::array> inputs{x};
+    append(inputs, gate);
+    append(inputs, up);
+    inputs.push_back(plain_indices(choices, "choices"));
+    return made_by(std::make_shared<GatherQuantizedGated>(quantization, join), inputs);
 }
 
 mx::array quantized_rows(const QuantizedArrays& matrix, const mx::array& indices, Quantization quantization) {

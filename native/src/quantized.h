@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "chosen.h"
 #include "operands.h"
 
 /// Products with quantized matrices as operations of MLX's graph, on the CPU. All throw QuantizationUnsupported and
@@ -60,6 +61,18 @@ mlx::core::array gather_quantized_linear(const mlx::core::array& x,
                                          const QuantizedArrays& matrices,
                                          const mlx::core::array& choices,
                                          Quantization quantization);
+
+/// Multiplies each row of x with two matrices of the number of its choice, and joins the products.
+///
+/// @param gate [matrices, rows, columns], as for `gather_quantized_linear`.
+/// @param up of the same shape.
+/// @return float32 [choices..., rows].
+mlx::core::array gather_quantized_gated(const mlx::core::array& x,
+                                        const QuantizedArrays& gate,
+                                        const QuantizedArrays& up,
+                                        const mlx::core::array& choices,
+                                        Quantization quantization,
+                                        Gate join);
 
 /// Looks up rows of the matrix.
 ///

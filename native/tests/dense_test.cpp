@@ -202,6 +202,58 @@ void check_rows_are_looked_up() {
     }
 }
 
+/// Rows of which each is for one of two products of other ranks, or for none.
+void check_low_rank_products() {
+    constexpr int64_t kRows = 150;  // more than are packed at once
+    for (FloatType type : kTypes) {
+        for (int64_t columns : kWidths) {
+            int64_t width = 1 + random_below(70);
+            Matrix down[] = {Matrix(3, columns, type), Matrix(9, columns, type)};
+            Matrix up[] = {Matrix(3, width, type), Matrix(9, width, type)};
+            std::vector<float> x(kRows * columns), addend(kRows * width), y(kRows * width);
+            for (std::vector<float>* values : {&x, &addend}) {
+                for (float& value : *values) {
+                    value = static_cast<float>(random_below(2001) - 1000) / 1000;
+                }
+            }
+            Rows rows{x.data(), {}, 1}, added{addend.data(), {}, 1};
+            std::vector<pomona::LowRank> parts = {{down[0].view, up[0].view, 2.0f, {}},
+                                                  {down[1].view, up[1].view, -0.5f, {}}};
+            std::vector<int> part_of;
+            for (int64_t row = 0; row < kRows; ++row) {
+                rows.offsets.push_back(row * columns);
+                added.offsets.push_back(row * width);
+                part_of.push_back(random_below(3));
+                if (part_of.back() < 2) {
+                    parts[part_of.back()].rows.push_back(row);
+                }
+            }
+            pomona::add_low_rank(rows, parts, added, width, y.data());
+            bool near = true;
+            for (int64_t row = 0; row < kRows; ++row) {
+                for (int64_t i = 0; i < width; ++i) {
+                    double expected = addend[row * width + i], size = std::abs(expected);
+                    int number = part_of[row];
+                    for (int64_t k = 0; number < 2 && k < down[number].view.rows; ++k) {
+                        double factor = 0, sizes = 0;
+                        for (int64_t column = 0; column < columns; ++column) {
+                            double product =
+                                double{x[row * columns + column]} * down[number].weights[k * columns + column];
+                            factor += product;
+                            sizes += std::abs(product);
+                        }
+                        double weight = parts[number].scale * double{up[number].weights[k * width + i]};
+                        expected += factor * weight;
+                        size += sizes * std::abs(weight);
+                    }
+                    near = near && std::abs(y[row * width + i] - expected) <= 1e-5 * size;
+                }
+            }
+            expect(near, name_of(down[0], kRows) + ": low-rank products differ");
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -214,6 +266,7 @@ int main() {
         check_rows_are_independent();
         check_joined_products();
         check_rows_are_looked_up();
+        check_low_rank_products();
     }
     return summary();
 }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "chosen.h"
 #include "elements.h"
 #include "harness.h"
 #include "instruction_set.h"
@@ -190,7 +191,7 @@ void check_chosen_matrices() {
         std::vector<float> whole(x.offsets.size() * all.view.rows);
         std::vector<float> y(x.offsets.size() * kOutputs, 0.0f);
         pomona::multiply(x.rows(), {all.view}, {whole.data()});
-        pomona::multiply_chosen(x.rows(), first, choices, kMatrices, y.data());
+        pomona::multiply_chosen(x.rows(), first, {choices, kMatrices}, y.data());
         for (size_t row = 0; row < x.offsets.size(); ++row) {
             std::vector<float> expected(kOutputs, 0.0f);
             if (choices[row] < kMatrices) {

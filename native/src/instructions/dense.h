@@ -144,4 +144,59 @@ void widen(const DenseMatrix& matrix, int64_t row, float* values) {
               [&]<FloatType type>() { widen_values<Isa, type>(matrix.at(row, 0), matrix.columns, values); });
 }
 
+/// A vector of floats as they are stored, of which `lanes` are there.
+template <class Isa, FloatType type>
+inline typename Isa::Vec load_wide_some(const uint8_t* from, int64_t lanes) {
+    if (lanes == Isa::kLanes) {
+        return load_wide<Isa, type>(from);
+    }
+    uint8_t some[Isa::kLanes * kValueBytes<type>] = {};
+    std::memcpy(some, from, lanes * kValueBytes<type>);
+    return load_wide<Isa, type>(some);
+}
+
+/// So many vectors of `spread`, from column `begin` on; each has its sum, so that none waits for another.
+template <class Isa, FloatType type, int vectors>
+POMONA_INLINE void spread_vectors(
+    const float* factors, const DenseMatrix& matrix, const float* addend, int64_t begin, int64_t lanes, float* y) {
+    typename Isa::Vec sums[vectors];
+    POMONA_UNROLL
+    for (int i = 0; i < vectors; ++i) {
+        sums[i] = Isa::zero();
+    }
+    for (int64_t row = 0; row < matrix.rows; ++row) {
+        auto factor = Isa::broadcast(factors + row);
+        const uint8_t* values = matrix.at(row, begin);
+        POMONA_UNROLL
+        for (int i = 0; i < vectors; ++i) {
+            auto weights = load_wide_some<Isa, type>(values + i * Isa::kLanes * kValueBytes<type>, lanes);
+            sums[i] = Isa::fma(factor, weights, sums[i]);
+        }
+    }
+    POMONA_UNROLL
+    for (int i = 0; i < vectors; ++i) {
+        int64_t place = begin + i * Isa::kLanes;
+        auto added = vector::load_some<Isa>(addend + place, lanes);
+        vector::store_some<Isa>(y + place, Isa::add(added, sums[i]), lanes);
+    }
+}
+
+template <class Isa, FloatType type>
+void spread_values(const float* factors, const DenseMatrix& matrix, const float* addend, float* y) {
+    constexpr int kVectors = 4;
+    int64_t place = 0;
+    for (; place + kVectors * Isa::kLanes <= matrix.columns; place += kVectors * Isa::kLanes) {
+        spread_vectors<Isa, type, kVectors>(factors, matrix, addend, place, Isa::kLanes, y);
+    }
+    for (; place < matrix.columns; place += Isa::kLanes) {
+        int64_t lanes = vector::smaller(Isa::kLanes, matrix.columns - place);
+        spread_vectors<Isa, type, 1>(factors, matrix, addend, place, lanes, y);
+    }
+}
+
+template <class Isa>
+void spread(const float* factors, const DenseMatrix& matrix, const float* addend, float* y) {
+    with_type(matrix.type, [&]<FloatType type>() { spread_values<Isa, type>(factors, matrix, addend, y); });
+}
+
 }  // namespace pomona::tile

@@ -4,6 +4,7 @@
 
 #include "../kernels.h"
 #include "attention.h"
+#include "delta.h"
 #include "dense.h"
 #include "full_attention.h"
 #include "strip.h"
@@ -373,12 +374,17 @@ constexpr Instructions instructions_of(const char* name) {
         &pack_plain<Isa>,
         &multiply_dense<Isa>,
         &widen<Isa>,
+        &spread<Isa>,
         &vector::normalize<Isa>,
         &vector::center<Isa>,
         &vector::gelu<Isa>,
         &vector::swiglu<Isa>,
         &vector::geglu<Isa>,
+        &vector::sigmoid_gate<Isa>,
         &vector::soft_bound<Isa>,
+        &vector::dot<Isa>,
+        &vector::convolve<Isa>,
+        &vector::remember<Isa>,
         &vector::rotate<Isa>,
         &vector::rotate_neighbours<Isa>,
         &vector::attend<Isa>,

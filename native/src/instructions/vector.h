@@ -161,6 +161,16 @@ void geglu(const float* gate, const float* up, int64_t count, float* y) {
 }
 
 template <class Isa>
+void sigmoid_gate(const float* x, const float* gate, int64_t count, float* y) {
+    auto one = constant<Isa>(1.0f);
+    auto minus_one = constant<Isa>(-1.0f);
+    for_vectors<Isa>(count, [&](int64_t i, int64_t lanes) {
+        auto falling = exponential<Isa>(Isa::multiply(load_some<Isa>(gate + i, lanes), minus_one));
+        store_some<Isa>(y + i, Isa::divide(load_some<Isa>(x + i, lanes), Isa::add(one, falling)), lanes);
+    });
+}
+
+template <class Isa>
 void soft_bound(const float* x, float bound, int64_t count, float* y) {
     // tanh(z) = 1 - 2 / (1 + exp(2 z))
     auto one = constant<Isa>(1.0f);

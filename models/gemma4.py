@@ -1,8 +1,8 @@
 """Gemma 4, the text model: heads of another width where a layer sees everything, and much that is optional.
 
 Some of its models let trailing layers look at an earlier layer's keys and values, give each layer embeddings of its
-own, or take values from the projection of the keys. Scores are not scaled: queries and keys are normalized head by
-head, and values too.
+own, take values from the projection of the keys, or have routed experts beside the feed-forward part of every layer.
+Scores are not scaled: queries and keys are normalized head by head, and values too.
 
 Source: `Gemma4TextConfig` and `Gemma4ForCausalLM` of transformers 5.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from models.checkpoint.dialects import FULL, SLIDING
+from models.checkpoint.expert_tensors import ExpertsShape
 from models.checkpoint.text_config import TextConfig
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Rotary
@@ -21,6 +22,7 @@ from models.layers.cache import AttentionLayer, Rotation, Step
 from models.layers.decoder import Rotations, head_of, ignore_other_models
 from models.layers.embedding import ScaledEmbedding
 from models.layers.linear import GatedLinear, LinearGroup
+from models.layers.mixture import Mixture, ScaledRouter
 from models.layers.norms import RMSNorm
 from models.layers.rope import RopeConfig
 
@@ -129,15 +131,51 @@ class MLP:
     """The feed-forward part, gated by a gelu."""
 
     def __init__(self, text: TextConfig, layer: LayerConfig, weights: Weights) -> None:
-        prefix, width, inner = f"model.layers.{layer.index}.mlp", text.hidden_size, layer.intermediate_size
+        outer, width, inner = f"model.layers.{layer.index}", text.hidden_size, layer.intermediate_size
+        prefix = f"{outer}.mlp"
+        self.pre_feedforward_layernorm = weights.norm(f"{outer}.pre_feedforward_layernorm", width, text.rms_norm_eps)
         self.gate_proj = weights.linear(f"{prefix}.gate_proj", inner, width)
         self.up_proj = weights.linear(f"{prefix}.up_proj", inner, width)
         self.down_proj = weights.linear(f"{prefix}.down_proj", width, inner)
         self._gated = GatedLinear(self.gate_proj, self.up_proj, weights.arithmetic, "gelu")
 
     def __call__(self, x: mx.array, step: Step) -> mx.array:
-        """Apply the part to every position of `x`."""
-        return self.down_proj(self._gated(x, step), step)
+        """Apply the part to every position of `x` [1, N, E], normalized first."""
+        return self.down_proj(self._gated(self.pre_feedforward_layernorm(x), step), step)
+
+
+class RoutedMLP:
+    """A feed-forward part and routed experts beside it, which read `x` each through a normalization of its own."""
+
+    def __init__(self, text: TextConfig, layer: LayerConfig, weights: Weights, mlp: MLP) -> None:
+        prefix, norms = f"model.layers.{layer.index}", (text.hidden_size, text.rms_norm_eps)
+        self._add = weights.arithmetic.add
+        self._mlp = mlp
+        self.mixture = _mixture(text, layer, weights)
+        self.post_feedforward_layernorm_1 = weights.norm(f"{prefix}.post_feedforward_layernorm_1", *norms)
+        self.pre_feedforward_layernorm_2 = weights.norm(f"{prefix}.pre_feedforward_layernorm_2", *norms)
+        self.post_feedforward_layernorm_2 = weights.norm(f"{prefix}.post_feedforward_layernorm_2", *norms)
+
+    def __call__(self, x: mx.array, step: Step) -> mx.array:
+        """Apply both to every position of `x` [1, N, E], and add what they give."""
+        answers = self.mixture.start(self.pre_feedforward_layernorm_2(x), step, routed_by=x)
+        own = self.post_feedforward_layernorm_1(self._mlp(x, step))
+        return self._add(own, self.post_feedforward_layernorm_2(answers(own)))
+
+
+def _mixture(text: TextConfig, layer: LayerConfig, weights: Weights) -> Mixture:
+    prefix, width, experts = f"model.layers.{layer.index}", text.hidden_size, text.experts
+    scale = weights.tensor(f"{prefix}.router.scale", (width,), factor=width**-0.5)
+    router = ScaledRouter(
+        RMSNorm(scale, text.rms_norm_eps, weights.arithmetic),
+        weights.linear(f"{prefix}.router.proj", experts.num_experts, width),
+        weights.tensor(f"{prefix}.router.per_expert_scale", (experts.num_experts,)),
+        experts.num_chosen,
+        weights.arithmetic,
+    )
+    module, sizes = f"{prefix}.experts.switch_glu", (experts.num_experts, experts.intermediate_size, width)
+    routed = weights.experts(ExpertsShape(layer.index, module, *sizes), "gelu")
+    return Mixture(layer.index, router, routed, weights.arithmetic, observe=weights.experts_hooks.observe)
 
 
 class LayerInput:
@@ -190,10 +228,10 @@ class Block:
         prefix, norms = f"model.layers.{layer.index}", (text.hidden_size, text.rms_norm_eps)
         self._arithmetic = weights.arithmetic
         self.self_attn = Attention(text, layer, weights)
-        self.mlp = MLP(text, layer, weights)
+        mlp = MLP(text, layer, weights)
+        self.mlp = RoutedMLP(text, layer, weights, mlp) if text.experts.is_enabled else mlp
         self.input_layernorm = weights.norm(f"{prefix}.input_layernorm", *norms)
         self.post_attention_layernorm = weights.norm(f"{prefix}.post_attention_layernorm", *norms)
-        self.pre_feedforward_layernorm = weights.norm(f"{prefix}.pre_feedforward_layernorm", *norms)
         self.post_feedforward_layernorm = weights.norm(f"{prefix}.post_feedforward_layernorm", *norms)
         self._layer_input = LayerInput(text, layer, weights) if text.hidden_size_per_layer_input else None
         self.layer_scalar = weights.tensor(f"{prefix}.layer_scalar", (1,))
@@ -205,7 +243,7 @@ class Block:
         add = self._arithmetic.add
         found = self.self_attn(self.input_layernorm(x), step, rotation, kept)
         x = add(x, self.post_attention_layernorm(found))
-        x = add(x, self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x), step)))
+        x = add(x, self.post_feedforward_layernorm(self.mlp(x, step)))
         if self._layer_input is not None and inputs is not None:
             x = self._layer_input(x, inputs, step)
         return self._arithmetic.multiply(x, self.layer_scalar)

@@ -11,7 +11,7 @@ import logging
 
 import mlx.core as mx
 
-from models.layers.cache import AttentionLayer, Step
+from models.layers.cache import KeptLayer, Step
 from models.layers.paged_cache import PagedStep
 from models.text_model import TextModel
 from native.errors import NotRecordable
@@ -24,9 +24,11 @@ _log = logging.getLogger(__name__)
 class RecordedModel:
     """Does what a model does, by programs where the cache is paged.
 
+    A step with adapters, which differ from step to step, runs as a graph.
+
     Args:
         graph: a model that is built for the native kernels; its `hidden` evaluates nothing, and depends on nothing of a
-            step but `PagedStep.inputs`.
+            step without adapters but `PagedStep.inputs`.
 
     Attributes:
         graph: as given.
@@ -44,13 +46,13 @@ class RecordedModel:
         return self._hidden is not None
 
     @property
-    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+    def attention_layers(self) -> tuple[KeptLayer, ...]:
         """See `TextModel.attention_layers`."""
         return self.graph.attention_layers
 
     def hidden(self, step: Step) -> mx.array:
         """See `TextModel.hidden`."""
-        if not isinstance(step, PagedStep) or not self._is_recordable:
+        if not isinstance(step, PagedStep) or not self._is_recordable or step.adapters.are_used:
             return self.graph.hidden(step)
         if self._hidden is None or self._last_layer is None:
             hidden = self._record(step)

@@ -8,27 +8,37 @@ from typing import Literal
 
 import mlx.core as mx
 
-from models import gemma3, gemma4, llama, mistral, phi3, qwen2, qwen3, smollm3
+from models import gemma3, gemma4, llama, mistral, phi3, qwen2, qwen3, qwen3_5, qwen3_moe, smollm3
+from models.adapters.target import AdapterTarget
 from models.borrowed.loading import load_borrowed
 from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
 from models.checkpoint.kv_sizes import KVSizes
+from models.checkpoint.qwen3_5_view import qwen3_5_view
 from models.checkpoint.sizes import Computation
 from models.checkpoint.text_config import TextConfig
 from models.checkpoint.tokenizer import Tokenizer
+from models.checkpoint.view import WeightsView
 from models.checkpoint.weights import Weights
 from models.errors import ModelError
+from models.experts.account import HeldExperts
+from models.experts.holding import Holding
+from models.experts.options import ExpertsOptions
+from models.layers.adapter_bank import AdapterBank
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import Cache
 from models.layers.caches import Room, make_cache
 from models.layers.choosing import arithmetic_of, dtype_of
 from models.layers.device import device_name
 from models.layers.mlx_arithmetic import MlxArithmetic
+from models.layers.recurrence import RecurrentLayer
 from models.recorded import RecordedModel
 from models.step import NumericPath
 from models.text_model import TextModel
 from native import kernels
+
+RESIDENT = ExpertsOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +63,12 @@ class LoadedModel:
         dtype: of hidden states, and of keys and values that are not packed.
         arithmetic: whose operations it is made of.
         kv_scheme: how its caches keep keys and values.
-        weights_bytes: bytes that the weights take in memory.
+        weights_bytes: bytes that the weights take in memory, routed experts in slabs or in a mapped file left out.
+        experts: how routed experts are held; None: it has none.
         implementation: whose graph it is: `pomona` or `mlx-lm`.
         shares_prefixes: whether other sequences can begin behind what a sequence leaves in its cache.
         make_own_cache: makes the caches of a model that brings its own; None: they are ours.
+        adapters: what is mounted beside the model; None: it takes no adapters.
     """
 
     model: TextModel
@@ -68,9 +80,11 @@ class LoadedModel:
     arithmetic: Arithmetic
     kv_scheme: KVScheme
     weights_bytes: int
+    experts: HeldExperts | None = None
     implementation: Literal["pomona", "mlx-lm"] = "pomona"
     shares_prefixes: bool = True
     make_own_cache: Callable[[Room], Cache] | None = None
+    adapters: AdapterBank | None = None
 
     @property
     def compute_dtype(self) -> str:
@@ -89,6 +103,12 @@ class LoadedModel:
         return self.checkpoint
 
     @property
+    def can_go_back(self) -> bool:
+        """Whether a sequence can drop tokens that were computed, as guesses need it: a layer's state cannot."""
+        layers = self.model.attention_layers
+        return self.shares_prefixes and not any(isinstance(layer, RecurrentLayer) for layer in layers)
+
+    @property
     def kv_sizes(self) -> KVSizes:
         """What keys and values take."""
         return KVSizes.of(self.model.attention_layers, self.kv_scheme, self.dtype.size)
@@ -101,6 +121,11 @@ class LoadedModel:
     def sequence_bytes(self, num_tokens: int) -> int:
         """Return the bytes of the keys and values of one sequence; see `KVSizes.sequence_bytes`."""
         return self.kv_sizes.sequence_bytes(num_tokens)
+
+    def close(self) -> None:
+        """End what was started for the model; it steps no more. A second call does nothing."""
+        if self.experts is not None:
+            self.experts.close()
 
     def make_cache(self, num_slots: int, num_tokens: int | None = None, num_part_tokens: int = 0) -> Cache:
         """Return an empty cache for `num_slots` sequences, with room for so many tokens of all, and of parts."""
@@ -117,6 +142,7 @@ def load(
     *,
     cpu_kernels: bool = True,
     kv_scheme: KVScheme | None = None,
+    experts: ExpertsOptions = RESIDENT,
 ) -> LoadedModel:
     """Read a checkpoint into memory on MLX's default device.
 
@@ -129,6 +155,7 @@ def load(
         report: called with each bit of progress, on this thread.
         cpu_kernels: whether the fast path computes with native kernels where the device is the CPU and they are built.
         kv_scheme: how caches keep keys and values; None: as they are computed.
+        experts: how routed experts are held; a model without any takes no notice.
 
     Raises:
         CheckpointError: an architecture without an entry here, or a tensor that is missing, left over, of another
@@ -138,6 +165,24 @@ def load(
     scheme = KVScheme() if kv_scheme is None else kv_scheme
     if not isinstance(checkpoint, TextCheckpoint):
         return _borrow(checkpoint, path, report, scheme)
+    holding = Holding.of(checkpoint, experts)
+    try:
+        return _load(holding, path, report, scheme, cpu_kernels=cpu_kernels)
+    except BaseException:
+        holding.close()
+        raise
+
+
+def _load(
+    holding: Holding,
+    path: NumericPath,
+    report: Callable[[LoadProgress], None],
+    scheme: KVScheme,
+    *,
+    cpu_kernels: bool,
+) -> LoadedModel:
+    """Load a model that is written here."""
+    checkpoint = holding.checkpoint
     computation = Computation.of(
         checkpoint,
         device_name(),
@@ -146,13 +191,20 @@ def load(
     )
     dtype, arithmetic = dtype_of(computation), arithmetic_of(computation)
     weights = Weights(
-        checkpoint, dtype, arithmetic, on_read=lambda done, total: report(LoadProgress("reading", done, total))
+        checkpoint,
+        dtype,
+        arithmetic,
+        view=_view_of(checkpoint),
+        on_read=lambda done, total: report(LoadProgress("reading", done, total)),
+        experts=holding.hooks,
     )
     model = _build(checkpoint, weights)
-    if arithmetic.is_paged:
+    keeps_states = any(isinstance(layer, RecurrentLayer) for layer in model.attention_layers)
+    if arithmetic.is_paged and weights.is_recordable and not keeps_states:
         model = RecordedModel(model)
     weights.audit()
     weights.materialize(lambda done, total: report(LoadProgress("weights", done, total)))
+    holding.fill(lambda done, total: report(LoadProgress("experts", done, total)))
     tokenizer = checkpoint.tokenizer()
     return LoadedModel(
         model=model,
@@ -164,7 +216,20 @@ def load(
         arithmetic=arithmetic,
         kv_scheme=scheme,
         weights_bytes=weights.nbytes,
+        experts=holding.held(weights.experts_bytes, weights.mapped_bytes),
+        adapters=AdapterBank(weights.adapter_targets, arithmetic),
     )
+
+
+def adapter_targets(checkpoint: TextCheckpoint) -> Mapping[str, AdapterTarget]:
+    """Return the layers of a checkpoint's model that adapters may change, by their modules; no weights are read.
+
+    Raises:
+        CheckpointError: as `load`.
+    """
+    weights = Weights(checkpoint, mx.float32, view=_view_of(checkpoint))
+    _build(checkpoint, weights)
+    return weights.adapter_targets
 
 
 def _borrow(
@@ -196,6 +261,11 @@ def _borrow(
     )
 
 
+def _view_of(checkpoint: TextCheckpoint) -> WeightsView | None:
+    view_of = _VIEWS.get(checkpoint.architecture)
+    return None if view_of is None else view_of(checkpoint)
+
+
 def _build(checkpoint: TextCheckpoint, weights: Weights) -> TextModel:
     builder = _BUILDERS.get(checkpoint.architecture)
     if builder is None:
@@ -209,8 +279,15 @@ _BUILDERS: Mapping[str, Callable[[TextConfig, Weights], TextModel]] = {
     "mistral": mistral.build,
     "qwen2": qwen2.build,
     "qwen3": qwen3.build,
+    "qwen3_moe": qwen3_moe.build,
     "smollm3": smollm3.build,
     "phi3": phi3.build,
     "gemma3_text": gemma3.build,
     "gemma4_text": gemma4.Gemma4,
+    "qwen3_5": qwen3_5.build,
+    "qwen3_5_moe": qwen3_5.build,
+}
+_VIEWS: Mapping[str, Callable[[Checkpoint], WeightsView | None]] = {
+    "qwen3_5": qwen3_5_view,
+    "qwen3_5_moe": qwen3_5_view,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class NumericPath(Enum):
@@ -21,6 +22,13 @@ class NumericPath(Enum):
     FAST = "fast"
 
 
+class AdapterUse(NamedTuple):
+    """One mounted adapter of a row: the slot that it lies in, and what multiplies its own scale."""
+
+    slot: int
+    scale: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class RowPlan:
     """One sequence's part of a step.
@@ -31,14 +39,14 @@ class RowPlan:
             that is still on the device.
         start: position of the first of them, which is the number of tokens committed in the slot before this step.
         logits_at: offsets within this row whose logits are needed, ascending; empty for an inner part of a prompt.
-        adapter_slot: which mounted adapter applies; 0 for none.
+        adapters: those that apply, added in this order; empty: the model as it is.
     """
 
     slot: int
     token_ids: tuple[int, ...] | None
     start: int
     logits_at: tuple[int, ...]
-    adapter_slot: int = 0
+    adapters: tuple[AdapterUse, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -6,14 +6,14 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from models.layers.cache import AttentionLayer, Step
+from models.layers.cache import KeptLayer, Step
 
 
 class TextModel(Protocol):
     """A graph with its weights; the head apart, so that only the positions in need get logits."""
 
     @property
-    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+    def attention_layers(self) -> tuple[KeptLayer, ...]:
         """What a cache has to know of each layer."""
         ...
 

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from models.checkpoint.dialects import FULL, SLIDING
+from models.checkpoint.dialects import FULL, LINEAR, SLIDING
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.rope_parameters import LONG_KINDS, RopeParameters
-from models.checkpoint.text_config import TextConfig
-from models.checkpoint.values import read_bool
+from models.checkpoint.text_config import ExpertsConfig, TextConfig
+from models.checkpoint.values import read_bool, read_object, read_word
 
 _SILU = ("silu", "swish")
 _GELU = ("gelu_pytorch_tanh",)
 _STRETCHED = ("default", "linear", "llama3")
 # Those of `initialize_rope` in mlx-lm 0.32.2 that a config of these families may ask for.
 _ANY = (*_STRETCHED, "dynamic", "yarn", "longrope")
+
+
+class ExpertsRule(Enum):
+    """Where the layers of an architecture have routed experts."""
+
+    NONE = "nowhere"
+    BY_STEP = "where `ExpertsConfig.has_experts` says so"
+    IF_ENABLED = "everywhere beside the feed-forward part, or nowhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +41,16 @@ class Architecture:
         rope_kinds: kinds of rotary positions.
         can_turn_partly: whether positions may concern a part of a head.
         needs_layer_types: whether a window is refused where no `layer_types` say where it is.
+        is_hybrid: whether some of its layers are of gated linear attention.
+        experts: where layers have routed experts.
     """
 
     activations: tuple[str, ...] = _SILU
     rope_kinds: tuple[str, ...] = _ANY
     can_turn_partly: bool = False
     needs_layer_types: bool = False
+    is_hybrid: bool = False
+    experts: ExpertsRule = ExpertsRule.NONE
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -45,10 +58,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "mistral": Architecture(),
     "qwen2": Architecture(),
     "qwen3": Architecture(),
+    "qwen3_moe": Architecture(experts=ExpertsRule.BY_STEP),
     "smollm3": Architecture(),
     "phi3": Architecture(rope_kinds=("default", "linear", *LONG_KINDS), can_turn_partly=True),
     "gemma3_text": Architecture(_GELU, _STRETCHED),
-    "gemma4_text": Architecture(_GELU, ("default", "linear", "proportional"), can_turn_partly=True),
+    "gemma4_text": Architecture(
+        _GELU, ("default", "linear", "proportional"), can_turn_partly=True, experts=ExpertsRule.IF_ENABLED
+    ),
+    "qwen3_5": Architecture(rope_kinds=("default",), can_turn_partly=True, is_hybrid=True),
+    "qwen3_5_moe": Architecture(
+        rope_kinds=("default",), can_turn_partly=True, is_hybrid=True, experts=ExpertsRule.BY_STEP
+    ),
 }
 
 
@@ -68,9 +88,15 @@ def check_architecture(text: TextConfig, stated: Mapping[str, Any], file: str) -
     _check_activation(architecture, text, stated, file)
     _check_windows(architecture, text, stated, file)
     _check_rope(architecture, text, file)
+    _check_experts(architecture, text.experts, file)
     _check_options(text, stated, file)
     if text.model_type == "gemma4_text":
         _check_sharing(text, file)
+    if architecture.is_hybrid:
+        if architecture.experts is ExpertsRule.BY_STEP and not text.experts.shared_size:
+            raise CheckpointRejected("is missing", file=file, key="shared_expert_intermediate_size")
+        _check_linear_attention(text, stated, file)
+        _check_flat_rope(stated, file)
 
 
 def architecture_of(model_type: str, file: str) -> Architecture:
@@ -105,8 +131,9 @@ def _check_activation(architecture: Architecture, text: TextConfig, stated: Mapp
 def _check_windows(architecture: Architecture, text: TextConfig, stated: Mapping[str, Any], file: str) -> None:
     if architecture.needs_layer_types and text.sliding_window and stated.get("layer_types") is None:
         raise CheckpointRejected("is set, and no layer_types say where", file=file, key="sliding_window")
-    if set(text.layer_types) - {FULL, SLIDING}:
-        problem = "has a layer that is neither full_attention nor sliding_attention"
+    kinds = (FULL, LINEAR if architecture.is_hybrid else SLIDING)
+    if set(text.layer_types) - set(kinds):
+        problem = f"has a layer that is neither {kinds[0]} nor {kinds[1]}"
         raise CheckpointRejected(problem, file=file, key="layer_types")
     if SLIDING in text.layer_types and not text.sliding_window:
         raise CheckpointRejected("is missing, and layers see a window", file=file, key="sliding_window")
@@ -137,9 +164,25 @@ def _check_stretches(parameters: RopeParameters, text: TextConfig, file: str) ->
         raise CheckpointRejected("is missing", file=file, key="original_max_position_embeddings")
 
 
-def _check_options(text: TextConfig, stated: Mapping[str, Any], file: str) -> None:
-    if text.experts.is_enabled:
+def _check_experts(architecture: Architecture, experts: ExpertsConfig, file: str) -> None:
+    if experts.is_enabled and architecture.experts is not ExpertsRule.IF_ENABLED:
         raise CheckpointRejected("means experts, which are not computed", file=file, key="enable_moe_block")
+    if not experts.is_enabled and architecture.experts is not ExpertsRule.BY_STEP:
+        return
+    chosen = "top_k_experts" if experts.is_enabled else "num_experts_per_tok"
+    stated = {
+        "num_experts": experts.num_experts,
+        chosen: experts.num_chosen,
+        "moe_intermediate_size": experts.intermediate_size,
+    }
+    for key, value in stated.items():
+        if not value:
+            raise CheckpointRejected("is missing", file=file, key=key)
+    if experts.num_chosen > experts.num_experts:
+        raise CheckpointRejected("is more than num_experts", file=file, key=chosen)
+
+
+def _check_options(text: TextConfig, stated: Mapping[str, Any], file: str) -> None:
     if text.final_logit_softcapping is not None and text.model_type != "gemma4_text":
         raise CheckpointRejected("bounds logits, which is not computed", file=file, key="final_logit_softcapping")
     if text.attn_logit_softcapping is not None:
@@ -161,3 +204,35 @@ def _check_sharing(text: TextConfig, file: str) -> None:
         raise CheckpointRejected(problem, file=file, key="num_kv_shared_layers")
     for kind in set(kinds) - set(text.rope):
         raise CheckpointRejected("is missing", file=file, key=f"rope_parameters.{kind}")
+
+
+def _check_linear_attention(text: TextConfig, stated: Mapping[str, Any], file: str) -> None:
+    """Refuse sizes that are left out: implementations disagree on what is meant."""
+    config = text.linear_attention
+    for key, number in (
+        ("linear_num_value_heads", config.num_value_heads),
+        ("linear_num_key_heads", config.num_key_heads),
+        ("linear_key_head_dim", config.key_head_dim),
+        ("linear_value_head_dim", config.value_head_dim),
+        ("linear_conv_kernel_dim", config.conv_kernel_size),
+    ):
+        if not number:
+            raise CheckpointRejected("is missing", file=file, key=key)
+    if config.num_value_heads % config.num_key_heads:
+        raise CheckpointRejected("does not divide linear_num_value_heads", file=file, key="linear_num_key_heads")
+    if stated.get("attn_output_gate") is False:
+        raise CheckpointRejected("leaves out the gate that is computed", file=file, key="attn_output_gate")
+    if all(text.linear_layers):
+        key = "layer_types" if text.layer_types else "full_attention_interval"
+        raise CheckpointRejected("leaves no layer that sees everything", file=file, key=key)
+
+
+def _check_flat_rope(stated: Mapping[str, Any], file: str) -> None:
+    """Refuse positions that are stretched, which a flat block cannot say, and a share that each reader would guess."""
+    block = read_object(stated, "rope_parameters", file) or {}
+    for key in ("rope_type", "type"):
+        if read_word(block, key, file, default="default") not in ("default", "mrope"):
+            problem = "is none of default and mrope, which of text are the same"
+            raise CheckpointRejected(problem, file=file, key=f"rope_parameters.{key}")
+    if block.get("partial_rotary_factor") is None:
+        raise CheckpointRejected("is missing", file=file, key="rope_parameters.partial_rotary_factor")

@@ -74,8 +74,9 @@ class Checkpoint:
 
     @property
     def weights_file(self) -> str:
-        """Base name of the file that speaks for all weights: the only one, or the index."""
-        files = {info.file.name for info in self.tensors.values()}
+        """Base name of the file that speaks for all weights: the only one, or the index; a pack beside it does not."""
+        infos = self.tensors.values()
+        files = {info.file.name for info in infos if not info.is_raw} or {info.file.name for info in infos}
         return files.pop() if len(files) == 1 else INDEX_FILE
 
     @cached_property

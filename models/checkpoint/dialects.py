@@ -22,6 +22,7 @@ from models.checkpoint.errors import CheckpointRejected
 _MAX_LAYERS = 10_000
 FULL = "full_attention"
 SLIDING = "sliding_attention"
+LINEAR = "linear_attention"
 
 
 class RopeLayout(Enum):
@@ -181,6 +182,24 @@ def _qwen(text: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"layer_types": [SLIDING if index >= num_full else FULL for index in range(num_layers)]}
 
 
+def _qwen3_moe(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where `use_sliding_window` says so the window is every layer's. Source: `Qwen3MoeConfig` of transformers 5."""
+    is_used = text.get("use_sliding_window") is True
+    # Of experts the same defaults stand in the config's class, but for a checkpoint that says nothing.
+    return {**(_windowed(text) if is_used else {}), "norm_topk_prob": False, "decoder_sparse_step": 1}
+
+
+def _qwen3_5(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Shares of experts sum to 1, and a mixture states no dense width.
+
+    Source: `Qwen3_5MoeTextConfig` of transformers 5, `TextModelArgs` of mlx-lm 0.32.2.
+    """
+    inner = text.get("shared_expert_intermediate_size")
+    if text.get("num_experts") is None or type(inner) is not int:
+        return {}
+    return {"norm_topk_prob": True, "intermediate_size": inner}
+
+
 def _smollm3(text: Mapping[str, Any]) -> Mapping[str, Any]:
     """One layer in four has no positions. Source: `SmolLM3Config` of transformers 5."""
     num_layers, period = text.get("num_hidden_layers"), text.get("no_rope_layer_interval")
@@ -228,6 +247,8 @@ _WRAPPERS: Mapping[str, str] = {
     "gemma4_unified": "gemma4_text",
     "gemma4_unified_text": "gemma4_text",
     "diffusion_gemma_text": "diffusion_gemma",
+    "qwen3_5_text": "qwen3_5",
+    "qwen3_5_moe_text": "qwen3_5_moe",
 }
 # The classes of transformers that write checkpoints of what is built.
 _CLASSES: Mapping[str, str] = {
@@ -235,6 +256,11 @@ _CLASSES: Mapping[str, str] = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3_5ForCausalLM": "qwen3_5",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5",
+    "Qwen3_5MoeForCausalLM": "qwen3_5_moe",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
     "SmolLM3ForCausalLM": "smollm3",
     "Phi3ForCausalLM": "phi3",
     "Gemma3ForCausalLM": "gemma3_text",
@@ -244,12 +270,13 @@ _CLASSES: Mapping[str, str] = {
 }
 _PLAIN = Dialect()
 _THETA = Dialect(RopeLayout.THETA, is_full_by_default=True)
-_QWEN3_5 = Dialect(RopeLayout.FLAT, check=_check_output_gate)
+_QWEN3_5 = Dialect(RopeLayout.FLAT, defaults=_qwen3_5, check=_check_output_gate)
 _DIALECTS: Mapping[str, Dialect] = {
     "diffusion_gemma": Dialect(RopeLayout.MAP, defaults=_diffusion_gemma),
     "glm_moe_dsa": Dialect(RopeLayout.MAP, container="colibri"),
     "llama": _THETA,
     "qwen3": Dialect(RopeLayout.THETA, defaults=_qwen),
+    "qwen3_moe": Dialect(RopeLayout.THETA, defaults=_qwen3_moe, is_full_by_default=True),
     "mistral": Dialect(RopeLayout.THETA, defaults=_windowed, is_full_by_default=True),
     "qwen2": Dialect(RopeLayout.THETA, defaults=_qwen, is_full_by_default=True),
     "smollm3": Dialect(RopeLayout.THETA, defaults=_smollm3, is_full_by_default=True),

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from models.checkpoint.checkpoint import TextCheckpoint
 from models.checkpoint.kv_scheme import KVScheme
 from models.checkpoint.kv_sizes import KVSizes, kv_layers
-from models.checkpoint.sizes import Computation, text_weight_sizes
-from models.checkpoint.text_config import TextConfig
+from models.checkpoint.routed_experts import routed_experts
+from models.checkpoint.sizes import Computation, WeightSizes, tensor_bytes, text_weight_sizes
+from models.checkpoint.slab_sizes import SlabSizes, can_be_slabs, slab_sizes
+from models.checkpoint.text_config import LinearAttentionConfig, TextConfig
 
 # A worker without a model. Measured on Linux: 60 MB, less where other processes share its libraries.
 PROCESS_BYTES = 60_000_000
@@ -41,7 +43,9 @@ class Run:
         num_logits: of them, those that get logits in one step.
         kv_tokens: whose keys and values the rows may hold together.
         chunk_tokens: of prompts in one step.
-        prefix_bytes: of keys and values that are kept for later prompts.
+        prefix_bytes: of keys, values and states that are kept for later prompts.
+        adapters_bytes: of mounted adapters.
+        experts_bytes: of routed experts in memory; None: all of them.
     """
 
     context_tokens: int
@@ -50,6 +54,8 @@ class Run:
     kv_tokens: int
     chunk_tokens: int
     prefix_bytes: int
+    adapters_bytes: int = 0
+    experts_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +64,15 @@ class Fit:
 
     Attributes:
         weights_bytes: as they lie in memory, without routed experts.
-        experts_bytes: of routed experts.
-        kv_bytes: keys and values of all rows.
+        experts_bytes: of routed experts in memory.
+        kv_bytes: keys and values of all rows, and their states.
         kv_row_bytes: those of one row at its whole context.
         kv_token_bytes: what one more token adds to a row that is longer than every window.
         prefix_bytes: keys and values that are kept for later prompts.
         transient_bytes: what the largest step computes on its way.
         process_bytes: the process with its libraries and its tokenizer.
+        adapters_bytes: of mounted adapters.
+        all_experts_bytes: of routed experts were they all in memory; no part of the whole.
     """
 
     weights_bytes: int
@@ -75,12 +83,29 @@ class Fit:
     prefix_bytes: int
     transient_bytes: int
     process_bytes: int
+    adapters_bytes: int = 0
+    all_experts_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """All parts together."""
-        parts = (self.weights_bytes, self.experts_bytes, self.kv_bytes, self.prefix_bytes)
+        parts = (self.weights_bytes, self.experts_bytes, self.kv_bytes, self.prefix_bytes, self.adapters_bytes)
         return sum(parts) + self.transient_bytes + self.process_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNeeds:
+    """What routed experts take, in bytes.
+
+    Attributes:
+        resident_bytes: all of them in memory, as they are computed with.
+        converted_bytes: of these, what is not computed with as it is stored, and so is not mapped.
+        slabs: what they take in slabs; None: they are not stored so that slabs can hold them.
+    """
+
+    resident_bytes: int
+    converted_bytes: int
+    slabs: SlabSizes | None
 
 
 class TextSizes:
@@ -90,6 +115,10 @@ class TextSizes:
         checkpoint: its headers.
         computation: where and with what it is computed.
         scheme: how keys and values are kept.
+
+    Attributes:
+        kv: what keys and values take.
+        experts: what routed experts take; None: it has none.
     """
 
     def __init__(self, checkpoint: TextCheckpoint, computation: Computation, scheme: KVScheme) -> None:
@@ -98,6 +127,7 @@ class TextSizes:
         self._computation = computation
         self._is_plain = scheme.is_plain
         self._weights = text_weight_sizes(checkpoint, computation)
+        self.experts = _expert_needs(checkpoint, computation, self._weights)
 
     def fit(self, run: Run) -> Fit:
         """Return what the model takes when it runs so.
@@ -107,13 +137,15 @@ class TextSizes:
         """
         return Fit(
             weights_bytes=self._weights.resident_bytes,
-            experts_bytes=self._weights.experts_bytes,
+            experts_bytes=self._weights.experts_bytes if run.experts_bytes is None else run.experts_bytes,
             kv_bytes=self.kv.rows_bytes(run.kv_tokens, run.num_rows),
             kv_row_bytes=self.kv.sequence_bytes(run.context_tokens),
             kv_token_bytes=self.kv.growth_bytes,
             prefix_bytes=run.prefix_bytes,
             transient_bytes=self._step_bytes(run) + self._logits_bytes(run.num_logits),
             process_bytes=PROCESS_BYTES + TOKEN_BYTES * self._text.vocab_size,
+            adapters_bytes=run.adapters_bytes,
+            all_experts_bytes=self._weights.experts_bytes,
         )
 
     def _step_bytes(self, run: Run) -> int:
@@ -144,6 +176,16 @@ class TextSizes:
         return copies * num_logits * self._text.vocab_size * _FLOAT_BYTES
 
 
+def _expert_needs(checkpoint: TextCheckpoint, computation: Computation, sizes: WeightSizes) -> ExpertNeeds | None:
+    experts = routed_experts(checkpoint)
+    if experts is None:
+        return None
+    slabs = None
+    if can_be_slabs(checkpoint, computation.read_as):
+        slabs = slab_sizes(checkpoint, experts, lambda info: tensor_bytes(checkpoint, info, computation))
+    return ExpertNeeds(sizes.experts_bytes, sizes.converted_experts_bytes, slabs)
+
+
 def largest_context(total_bytes: Callable[[int], float], most_tokens: int, budget_bytes: int) -> int:
     """Return the longest context of at most `most_tokens` that fits; 0: none does.
 
@@ -158,12 +200,28 @@ def largest_context(total_bytes: Callable[[int], float], most_tokens: int, budge
 def _widths(text: TextConfig) -> int:
     """Return how many numbers a token has in the widest place of a layer.
 
-    The residual and its sum, and beside them what attention or the feed-forward part has at once; and, where layers
-    have embeddings of their own, those of all layers, made of two.
+    The residual and its sum, and beside them what attention, the feed-forward part or its experts have at once; and,
+    where layers have embeddings of their own, those of all layers, made of two.
     """
     width, heads = text.hidden_size, text.num_attention_heads
     kinds = {(text.head_dim, text.num_key_value_heads), (text.global_head_dim, text.num_global_key_value_heads)}
     attention = width + max(2 * (heads + kv_heads) * head_dim for head_dim, kv_heads in kinds)
+    if any(text.linear_layers):
+        attention = max(attention + 2 * heads * text.head_dim, _linear_widths(text.linear_attention, width))
     inner = text.intermediate_size * (2 if text.is_double_wide and text.num_kv_shared_layers else 1)
     own = 2 * text.num_hidden_layers * text.hidden_size_per_layer_input
-    return 2 * width + max(attention, 3 * inner) + own
+    beside = 3 * inner if text.experts.is_enabled else 0
+    return 2 * width + max(attention, 3 * inner, beside + _mixture_width(text)) + own
+
+
+def _mixture_width(text: TextConfig) -> int:
+    """Return how many numbers a token has among experts: in each of its own, their answers twice, and its logits."""
+    experts = text.experts
+    chosen = experts.num_chosen * (3 * experts.intermediate_size + 2 * text.hidden_size)
+    return chosen + experts.num_experts + 3 * experts.shared_size
+
+
+def _linear_widths(config: LinearAttentionConfig, width: int) -> int:
+    """Return the same of linear attention: channels before and after their convolution, a gate, and what is found."""
+    values = config.num_value_heads * config.value_head_dim
+    return width + 2 * (2 * config.num_key_heads * config.key_head_dim + values) + 4 * values

@@ -104,7 +104,8 @@ def _add_tensors(tensors: dict[str, TensorInfo], header: SafetensorsHeader, path
             raise CheckpointRejected(
                 f"has dtype {stored.dtype}, and FP8 weights are not read by this build", file=path.name, key=stored.name
             )
-        tensors[name] = TensorInfo(name, stored.name, path, stored.dtype, stored.shape, stored.offset, stored.nbytes)
+        facts = stored.dtype, stored.shape, stored.offset, stored.nbytes
+        tensors[name] = TensorInfo(name, stored.name, path, *facts, identity=header.identity)
 
 
 def _check_index(weight_map: dict[str, str], headers: dict[str, SafetensorsHeader]) -> None:

@@ -55,10 +55,11 @@ class KVSchemeError(ValueError):
 
 
 class LayerShape(NamedTuple):
-    """What matters of a layer: the width of its heads, and whether it sees a window only."""
+    """What matters of a layer: the width of its heads, whether it sees a window only, or keeps a state instead."""
 
     head_dim: int
     is_window: bool = False
+    has_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class KVScheme:
         Args:
             index: its number.
             head_dim: width of its heads.
-            is_window: whether it sees a window only; it then stays as computed.
+            is_window: whether it sees a window only, or keeps a state instead; it then stays as computed.
 
         Raises:
             KVSchemeError: heads of this width cannot be packed so.
@@ -203,7 +204,8 @@ class KVScheme:
             words = f"{KV_CONFIG_FILE} names layer {beyond} of a model of {len(layers)} layers"
             raise KVSchemeError(words, self.option)
         chosen = tuple(
-            self.for_layer(index, shape.head_dim, is_window=shape.is_window) for index, shape in enumerate(layers)
+            self.for_layer(index, shape.head_dim, is_window=shape.is_window or shape.has_state)
+            for index, shape in enumerate(layers)
         )
         num_window = sum(shape.is_window for shape in layers)
         if self.is_plain or not num_window:

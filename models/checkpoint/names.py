@@ -6,6 +6,9 @@ module names of quantization overrides in yet other ways (`layers.0.…`). All o
 
 from __future__ import annotations
 
+# What modules of routed experts are called: stacked by mlx-lm, one by one or fused by Hugging Face.
+_GUESSING = ".mtp."
+_EXPERT_MARKS = ("switch_glu", "switch_mlp", ".experts.")
 _WRAPPERS = frozenset({"model", "language_model"})
 _INNER = frozenset(
     {
@@ -33,3 +36,11 @@ def canonical_name(name: str) -> str:
     if rest[0] == "lm_head":
         return ".".join(rest)
     return ".".join(["model", *rest]) if count or rest[0] in _INNER else name
+
+
+def is_expert_name(name: str) -> bool:
+    """Tell by its canonical or stored name whether a tensor is of routed experts, of which a token needs a few.
+
+    Those of a part that guesses tokens ahead are none: no text model reads them.
+    """
+    return any(mark in name for mark in _EXPERT_MARKS) and _GUESSING not in f".{name}"

@@ -10,12 +10,14 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import open_regular
+from models.checkpoint.identity import FileIdentity
 from models.checkpoint.tensors import StoredTensor
 
 MAX_HEADER_BYTES = 100_000_000
@@ -41,6 +43,7 @@ DTYPE_BYTES = {
     "C64": 8,
 }
 _LENGTH_BYTES = 8
+_METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,19 @@ class SafetensorsHeader:
     Attributes:
         tensors: by stored name.
         digest: SHA-256 of the header's bytes.
-        file_bytes: size of the file.
+        identity: of the file.
+        metadata: what it says of itself, as far as that is texts.
     """
 
     tensors: dict[str, StoredTensor]
     digest: bytes
-    file_bytes: int
+    identity: FileIdentity
+    metadata: Mapping[str, str]
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file."""
+        return self.identity.size_bytes
 
 
 def read_safetensors_header(path: Path) -> SafetensorsHeader:
@@ -68,20 +78,31 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
         CheckpointCorrupt: the header contradicts itself or the file.
         CheckpointRejected: a dtype that is unknown.
     """
-    raw, file_bytes = _read_raw(path)
+    raw, identity = _read_raw(path)
     data_start = _LENGTH_BYTES + len(raw)
     tensors: dict[str, StoredTensor] = {}
-    for name, entry in _parse(raw, path.name).items():
-        if name != "__metadata__":
-            tensors[name] = _checked_tensor(name, entry, data_start, path.name)
-    _check_cover(tensors, data_start, file_bytes, path.name)
-    return SafetensorsHeader(tensors, hashlib.sha256(raw).digest(), file_bytes)
+    entries = _parse(raw, path.name)
+    said: object = entries.pop(_METADATA, {})
+    for name, entry in entries.items():
+        tensors[name] = _checked_tensor(name, entry, data_start, path.name)
+    _check_cover(tensors, data_start, identity.size_bytes, path.name)
+    return SafetensorsHeader(tensors, hashlib.sha256(raw).digest(), identity, _texts(said))
 
 
-def _read_raw(path: Path) -> tuple[bytes, int]:
+def read_safetensors_digest(path: Path) -> bytes:
+    """Return the SHA-256 of a header's bytes, as `SafetensorsHeader.digest`, without looking at what they say.
+
+    Raises:
+        CheckpointMissing, CheckpointCorrupt: as `read_safetensors_header`.
+    """
+    return hashlib.sha256(_read_raw(path)[0]).digest()
+
+
+def _read_raw(path: Path) -> tuple[bytes, FileIdentity]:
     try:
         with open_regular(path) as file:
-            file_bytes = os.fstat(file.fileno()).st_size
+            identity = FileIdentity.of(os.fstat(file.fileno()))
+            file_bytes = identity.size_bytes
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             if file_bytes < _LENGTH_BYTES or length > file_bytes - _LENGTH_BYTES:
                 raise CheckpointCorrupt("is truncated: its header is longer than the file", file=path.name)
@@ -92,7 +113,7 @@ def _read_raw(path: Path) -> tuple[bytes, int]:
         raise CheckpointMissing("cannot be read", file=path.name) from error
     if len(raw) != length:
         raise CheckpointCorrupt("became shorter while it was read", file=path.name)
-    return raw, file_bytes
+    return raw, identity
 
 
 def _parse(raw: bytes, file: str) -> dict[str, Any]:
@@ -111,6 +132,11 @@ def _parse(raw: bytes, file: str) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise CheckpointCorrupt("has a header that is no JSON object", file=file)
     return cast("dict[str, Any]", header)
+
+
+def _texts(said: object) -> dict[str, str]:
+    entries = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+    return {key: value for key, value in entries.items() if isinstance(value, str)}
 
 
 def _checked_tensor(name: str, entry: object, data_start: int, file: str) -> StoredTensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import mlx.core as mx
 
@@ -25,6 +26,14 @@ from models.checkpoint.view import Repair
 ReportBytes = Callable[[int, int], None]
 
 
+class MappedTensors(Protocol):
+    """Tensors that are arrays over their file."""
+
+    def array(self, info: TensorInfo) -> mx.array | None:
+        """Return a tensor in its stored shape and dtype; None where it is to be read. Raises `CheckpointError`."""
+        ...
+
+
 def ignore_bytes(done: int, total: int) -> None:  # noqa: ARG001 (the shape of a report)
     """Take a report and do nothing."""
     return
@@ -37,18 +46,26 @@ class Shards:
         checkpoint: its headers, already checked.
         repair: makes arrays right as they are given out; None: all are.
         on_read: called where bytes are read as a tensor is asked for: of files that MLX does not read.
+        mapped: gives what it has, which is then not read; None: all is read.
 
     Attributes:
         tensors: what is known of each before it is read.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, *, repair: Repair | None = None, on_read: ReportBytes = ignore_bytes
+        self,
+        checkpoint: Checkpoint,
+        *,
+        repair: Repair | None = None,
+        on_read: ReportBytes = ignore_bytes,
+        mapped: MappedTensors | None = None,
     ) -> None:
         self.tensors: Mapping[str, TensorInfo] = checkpoint.tensors
         self._main_file = checkpoint.weights_file
         self._repair = repair
         self._on_read = on_read
+        self._mapped = mapped
+        self._mapped_dtypes: dict[str, mx.Dtype] = {}
         self._read_bytes = 0
         self._total_bytes = sum(info.nbytes for info in self.tensors.values())
         # Of each open file what was not given out yet.
@@ -83,8 +100,14 @@ class Shards:
                 self.close()
                 raise
             repaired = None if self._repair is None else self._repair(name, stored)
+            if repaired is not None:
+                self._mapped_dtypes.pop(name, None)
             self._arrays[name] = stored if repaired is None else repaired
         return self._arrays[name]
+
+    def is_mapped(self, name: str, array: mx.array) -> bool:
+        """Tell whether an array that was made of a tensor is still over its file: neither repaired nor converted."""
+        return name in self._mapped_dtypes and self._mapped_dtypes[name] == array.dtype
 
     def release(self, name: str) -> None:
         """Let go of a tensor; who asks for it again has it read again."""
@@ -104,6 +127,10 @@ class Shards:
         self._arrays.clear()
 
     def _stored(self, info: TensorInfo) -> mx.array:
+        mapped = None if self._mapped is None or info.axes or info.permuted_heads else self._mapped.array(info)
+        if mapped is not None:
+            self._mapped_dtypes[info.name] = mapped.dtype
+            return mapped
         if info.stored_type:
             array = mx.array(read_gguf_array(info))
             self._read_bytes += info.nbytes

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint
+from models.checkpoint.names import is_expert_name
 from models.checkpoint.tensors import TensorInfo
 
 Device = Literal["cpu", "metal", "cuda"]
@@ -20,12 +21,12 @@ ITEM_BYTES: Mapping[str, int] = {"F16": 2, "BF16": 2, "F32": 4}
 _WORDS: Mapping[str, str] = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 _FLOATING = frozenset(ITEM_BYTES)
 _TEXT_EMBEDDING = "model.embed_tokens"
+# What stays float32 whatever the model computes in.
+_WIDE = (".global_scale", ".A_log")
 _OWN_MODULES = re.compile(
     r"model\.(layers|embed_tokens|norm|embed_tokens_per_layer|per_layer_model_projection|per_layer_projection_norm)\."
 )
 _SHARED_KEYS = re.compile(r"model\.layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.")
-# Source: the reference system, which packs such tensors for reading as they are needed.
-_EXPERTS = ("switch_glu", ".experts.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class Computation:
             dtype = stored.dtype if stored and stored.dtype in _FLOATING else default_dtype
         return cls(device, has_kernels and device == "cpu" and not is_reference, is_reference, dtype)
 
+    def read_as(self, info: TensorInfo, *, is_weight: bool) -> str:
+        """Return the dtype, as safetensors has it, that experts are computed with; `is_weight` or not is the same."""
+        del is_weight
+        return info.dtype if self.has_kernels or info.dtype not in _FLOATING else self.dtype
+
     @property
     def item_bytes(self) -> int:
         """Bytes of a number in the compute dtype."""
@@ -89,11 +95,13 @@ class WeightSizes:
     Attributes:
         resident_bytes: of all weights that every token needs.
         experts_bytes: of routed experts, of which a token needs a few.
+        converted_experts_bytes: of these, what is not computed with as it is stored.
         largest_expanded_bytes: of the largest packed matrix, were it expanded into the compute dtype.
     """
 
     resident_bytes: int
     experts_bytes: int
+    converted_experts_bytes: int
     largest_expanded_bytes: int
 
 
@@ -122,24 +130,30 @@ def weight_sizes(
         computation: what computes with them.
         is_read: tells by its canonical name whether the model reads a tensor.
     """
-    resident_bytes = experts_bytes = expanded_bytes = 0
+    resident_bytes = experts_bytes = converted_bytes = expanded_bytes = 0
     for name, info in checkpoint.tensors.items():
         if not is_read(name):
             continue
-        num_bytes = _bytes_of(checkpoint, info, computation)
-        if any(mark in name for mark in _EXPERTS):
+        num_bytes = tensor_bytes(checkpoint, info, computation)
+        if is_expert_name(name):
             experts_bytes += num_bytes
+            converted_bytes += 0 if _is_read_as_stored(checkpoint, info, computation) else num_bytes
         else:
             resident_bytes += num_bytes
             expanded_bytes = max(expanded_bytes, _expanded_bytes(checkpoint, info, computation))
-    return WeightSizes(resident_bytes, experts_bytes, expanded_bytes)
+    return WeightSizes(resident_bytes, experts_bytes, converted_bytes, expanded_bytes)
 
 
-def _bytes_of(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> int:
-    if info.dtype not in _FLOATING or _stays_as_stored(checkpoint, info, computation):
+def tensor_bytes(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> int:
+    """Return what a tensor takes as it is computed with."""
+    if _is_read_as_stored(checkpoint, info, computation):
         return info.nbytes
-    is_global = info.name.endswith(".global_scale")
-    return math.prod(info.shape) * (ITEM_BYTES["F32"] if is_global else computation.item_bytes)
+    is_wide = info.name.endswith(_WIDE)
+    return math.prod(info.shape) * (ITEM_BYTES["F32"] if is_wide else computation.item_bytes)
+
+
+def _is_read_as_stored(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> bool:
+    return info.dtype not in _FLOATING or _stays_as_stored(checkpoint, info, computation)
 
 
 def _stays_as_stored(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> bool:
@@ -150,7 +164,8 @@ def _stays_as_stored(checkpoint: Checkpoint, info: TensorInfo, computation: Comp
     if part in ("scales", "biases"):
         scales, biases = (checkpoint.tensors.get(f"{module}.{each}") for each in ("scales", "biases"))
         return scales is not None and biases is not None and scales.dtype == biases.dtype
-    return part == "weight" and len(info.shape) == 2
+    is_stack = is_expert_name(info.name) and len(info.shape) == 3
+    return is_stack or (part == "weight" and len(info.shape) == 2)
 
 
 def _expanded_bytes(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> int:

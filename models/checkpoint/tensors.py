@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from models.checkpoint.identity import FileIdentity
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
@@ -67,6 +69,7 @@ class TensorInfo:
         axes: where the stored axes go: axis i of the true tensor is the stored axis `axes[i]`; empty: as stored.
         is_raw: whether the file is one that MLX does not read, with the tensor's numbers as they stand at `offset`.
         integers: what whole numbers at `offset` a raw tensor is made of; None: it stands there as it is.
+        identity: of the file when its header was read; None: nobody noted it.
     """
 
     name: str
@@ -81,6 +84,7 @@ class TensorInfo:
     axes: tuple[int, ...] = ()
     is_raw: bool = False
     integers: IntegerRows | None = None
+    identity: FileIdentity | None = None
 
     @property
     def stored_shape(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.checkpoint.dialects import FULL, SLIDING, Dialect, dialect_for, model_type_of, plain_name
+from models.checkpoint.dialects import FULL, LINEAR, SLIDING, Dialect, dialect_for, model_type_of, plain_name
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.rope_parameters import RopeParameters, read_rope, read_share
 from models.checkpoint.values import (
@@ -28,6 +28,8 @@ from models.checkpoint.values import (
 )
 
 CONFIG_FILE = "config.json"
+# Source: `Qwen3_5TextConfig` of transformers 5 and `TextModelArgs` of mlx-lm 0.32.2.
+_FULL_INTERVAL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class ExpertsConfig:
         num_experts: of a layer.
         num_chosen: experts that each token is given to.
         intermediate_size: width of an expert's feed-forward part.
+        shared_size: width of the expert that every token goes through; 0: there is none.
         sparse_step: of the layers, numbered from 1, each multiple of this has experts (Qwen3 MoE).
         dense_layers: numbers of layers, from 0, that have none in any case.
         is_normalized: whether the weights of the chosen experts are made to sum to 1.
@@ -48,6 +51,7 @@ class ExpertsConfig:
     num_experts: int = 0
     num_chosen: int = 0
     intermediate_size: int = 0
+    shared_size: int = 0
     sparse_step: int = 1
     dense_layers: tuple[int, ...] = ()
     is_normalized: bool = False
@@ -168,6 +172,19 @@ class TextConfig:
         if not self.layer_types:
             return (None,) * self.num_hidden_layers
         return tuple(self.sliding_window if kind == SLIDING else None for kind in self.layer_types)
+
+    @property
+    def linear_layers(self) -> tuple[bool, ...]:
+        """For each layer whether it is one of gated linear attention, which keeps a state instead of keys and values.
+
+        `layer_types` say so, else every layer but each n-th is one.
+        """
+        if not self.linear_attention.num_value_heads:
+            return (False,) * self.num_hidden_layers
+        if self.layer_types:
+            return tuple(kind == LINEAR for kind in self.layer_types)
+        interval = self.linear_attention.full_attention_interval or _FULL_INTERVAL
+        return tuple((index + 1) % interval != 0 for index in range(self.num_hidden_layers))
 
 
 def read_text_config(raw: Mapping[str, Any], file: str = CONFIG_FILE) -> TextConfig:
@@ -292,15 +309,17 @@ def _partial_rotary_factor(text: Mapping[str, Any], file: str) -> float:
 
 def _experts(text: Mapping[str, Any], file: str) -> ExpertsConfig:
     chosen = "top_k_experts" if text.get("top_k_experts") is not None else "num_experts_per_tok"
+    experts = "num_experts" if text.get("num_experts") is not None else "num_local_experts"
     dense = read_list(text, "mlp_only_layers", file) or []
     layers = tuple(layer for layer in dense if type(layer) is int and layer >= 0)
     if len(layers) != len(dense):
         raise CheckpointRejected("is not a list of numbers of layers", file=file, key="mlp_only_layers")
     return ExpertsConfig(
         is_enabled=read_bool(text, "enable_moe_block", file),
-        num_experts=_count(text, "num_experts", file),
+        num_experts=_count(text, experts, file),
         num_chosen=_count(text, chosen, file),
         intermediate_size=_count(text, "moe_intermediate_size", file),
+        shared_size=_count(text, "shared_expert_intermediate_size", file),
         sparse_step=read_int(text, "decoder_sparse_step", file, default=1),
         dense_layers=layers,
         is_normalized=read_bool(text, "norm_topk_prob", file),

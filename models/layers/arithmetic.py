@@ -11,12 +11,17 @@ Packed weights are a `QuantizedMatrix`; dense ones are a plain array [outputs, i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Literal, Protocol
 
 import mlx.core as mx
 
 from models.layers.cache import Rotation, Step
+from models.layers.expert_stacks import ExpertStacks
+from models.layers.gated_delta import DeltaRule
+from models.layers.low_rank import Addition, LowRank, LowRankShare
 from models.layers.quantized import QuantizedMatrix
+from models.layers.recurrence import Recurrence
 from models.layers.rope import RopeConfig
 
 # [..., columns] to [..., rows of the matrix].
@@ -27,6 +32,18 @@ Sum = Callable[[mx.array, mx.array], mx.array]
 Products = Callable[[mx.array], list[mx.array]]
 # A dense weight [outputs, inputs], and the bias [outputs] that its layer adds.
 DenseLayer = tuple[mx.array, mx.array | None]
+# Tokens [1, N, E] and the numbers of experts, integers [1, N, k], to the answer of each of them [1, N, k, E].
+ExpertsProduct = Callable[[mx.array, mx.array], mx.array]
+# `gelu` is the one that is made of a tanh.
+Activation = Literal["silu", "gelu"]
+
+
+class Sharing(Enum):
+    """What share of a token's answer each chosen expert has."""
+
+    OF_ALL = "its probability among all experts"
+    NORMALIZED = "that, divided by the sum over the chosen ones"
+    OF_CHOSEN = "its probability among the chosen ones"
 
 
 class Rotary(Protocol):
@@ -93,6 +110,55 @@ class Arithmetic(Protocol):
 
     def dense_take(self, weight: mx.array, indices: mx.array) -> mx.array:
         """Return the rows of a dense matrix at `indices` (integers of any shape) in the compute dtype."""
+        ...
+
+    def gated_delta(self, rule: DeltaRule) -> Recurrence:
+        """Return the recurrence of a layer of gated linear attention."""
+        ...
+
+    def gated_norm(self, x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> mx.array:
+        """Return silu(gate) * rms_norm(x) for `x` [..., runs * W] and a gate of its shape, by `weight` [W]."""
+        ...
+
+    def low_rank(self, a: mx.array, b: mx.array) -> LowRank:
+        """Return an adapter's matrices [inputs, rank] and [rank, outputs] as `low_rank_sum` takes them."""
+        ...
+
+    def low_rank_sum(self, shares: Sequence[LowRankShare]) -> Addition:
+        """Return what adds scale * ((x a) b) to a layer's outputs for the tokens of each share, in their order."""
+        ...
+
+    def experts(self, stacks: ExpertStacks, activation: Activation) -> ExpertsProduct:
+        """Return what gives tokens to the experts that were chosen for them.
+
+        What an expert gives for a token depends on nothing else. The stacks may be slots that are filled anew between
+        two evaluations: they are read when the product is evaluated.
+        """
+        ...
+
+    def choose_experts(
+        self, logits: mx.array, num_chosen: int, sharing: Sharing, scale: mx.array | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Choose for each token the experts of its largest logits.
+
+        Args:
+            logits: [1, N, X].
+            num_chosen: k.
+            sharing: what share each has.
+            scale: [X], multiplies the shares of each expert; None: nothing does.
+
+        Returns:
+            Numbers of experts, integers [1, N, k], and their shares [1, N, k], both in the same order. Which of equals
+            is chosen is up to the arithmetic, and always the same one for equal logits.
+        """
+        ...
+
+    def mix(self, answers: mx.array, shares: mx.array) -> mx.array:
+        """Return the sum of answers [1, N, k, E] by their shares [1, N, k], in their order; [1, N, E]."""
+        ...
+
+    def sigmoid_gate(self, x: mx.array, gate: mx.array) -> mx.array:
+        """Return sigmoid(gate) * x for `x` [..., W] and a gate of its shape or [..., 1]."""
         ...
 
     def gate(self, gate: mx.array, up: mx.array) -> mx.array:

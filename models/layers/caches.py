@@ -9,11 +9,14 @@ from functools import partial
 import mlx.core as mx
 
 from models.checkpoint.kv_scheme import KVScheme
+from models.checkpoint.kv_sizes import KVSizes
 from models.layers.arithmetic import Arithmetic
-from models.layers.cache import AttentionLayer, Cache
+from models.layers.cache import AttentionLayer, Cache, KeptLayer
 from models.layers.paged_cache import PagedCache
-from models.layers.row_cache import RowCache, RowStep
+from models.layers.recurrence import RecurrentLayer
+from models.layers.row_cache import RowCache, RowStep, RowStore
 from models.layers.stores.make import store_maker
+from models.layers.stores.state import StateStore
 
 # Where nobody says how much: memory is taken as it is used.
 DEFAULT_SLOT_TOKENS = 1 << 15
@@ -42,7 +45,7 @@ class Room:
 
 
 def make_cache(
-    layers: Sequence[AttentionLayer],
+    layers: Sequence[KeptLayer],
     arithmetic: Arithmetic,
     dtype: mx.Dtype,
     scheme: KVScheme,
@@ -61,8 +64,16 @@ def make_cache(
         KVSchemeError: the layers cannot keep them so.
     """
     num_tokens = room.tokens
-    if arithmetic.is_paged and scheme.is_plain:
-        return PagedCache(layers, room.num_slots, num_tokens, room.num_part_tokens)
-    maker = store_maker(scheme, layers, dtype, windows_turn=room.windows_turn)
+    attending = [layer for layer in layers if isinstance(layer, AttentionLayer)]
+    if arithmetic.is_paged and scheme.is_plain and len(attending) == len(layers):
+        return PagedCache(attending, room.num_slots, num_tokens, room.num_part_tokens)
+    keys_maker = store_maker(scheme, layers, dtype, windows_turn=room.windows_turn)
+    sizes = KVSizes.of(layers, scheme, dtype.size)
+
+    def maker(number: int) -> RowStore:
+        if isinstance(layers[number], RecurrentLayer):
+            return StateStore(sizes.mark_blocks, sizes.num_marks)
+        return keys_maker(number)
+
     make_step = partial(RowStep, arithmetic=arithmetic)
     return RowCache(layers, room.num_slots, num_tokens, make_step, maker, f"{scheme.word} {dtype}")

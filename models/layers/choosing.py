@@ -19,7 +19,7 @@ def arithmetic_of(computation: Computation) -> Arithmetic:
     if computation.has_kernels:
         return NativeArithmetic()
     if computation.is_reference or computation.device != "cpu":
-        return MlxArithmetic()
+        return MlxArithmetic(in_chunks=not computation.is_reference)
     return MlxCpuArithmetic()
 
 

@@ -11,7 +11,7 @@ import mlx.core as mx
 from models.checkpoint.text_config import TextConfig
 from models.checkpoint.weights import Weights
 from models.layers.arithmetic import Rotary
-from models.layers.cache import AttentionLayer, Rotation, Step
+from models.layers.cache import KeptLayer, Rotation, Step
 from models.layers.linear import LinearLayer
 from models.layers.norms import RMSNorm
 
@@ -44,7 +44,7 @@ class Placed:
     """
 
     layer: DecoderLayer
-    kept: AttentionLayer
+    kept: KeptLayer
     rotary: Rotary | None
 
 
@@ -73,7 +73,7 @@ class Decoder:
         self._rotaries = [placed.rotary for placed in layers]
 
     @property
-    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+    def attention_layers(self) -> tuple[KeptLayer, ...]:
         """What a cache has to know of each layer."""
         return self._kept
 
@@ -122,4 +122,4 @@ def head_of(text: TextConfig, weights: Weights) -> LinearLayer:
     if text.tie_word_embeddings:
         weights.ignore("lm_head")
     name = "model.embed_tokens" if text.tie_word_embeddings else "lm_head"
-    return weights.linear(name, text.vocab_size, text.hidden_size)
+    return weights.linear(name, text.vocab_size, text.hidden_size, takes_adapters=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import mlx.core as mx
 
@@ -92,10 +93,19 @@ class Attention:
         return self.o_proj.add_to(total, step.attend(self._layer_index, queries, keys, values, rotation), step)
 
 
+class FeedForward(Protocol):
+    """What a layer does to each position by itself."""
+
+    def add_to(self, total: mx.array, x: mx.array, step: Step, /) -> mx.array:
+        """Add to `total` [1, N, E] what the part gives for each position of `x` [1, N, E]."""
+        ...
+
+
 class MLP:
     """The gated feed-forward part."""
 
-    def __init__(self, config: DenseConfig, weights: Weights, prefix: str) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, layer_index: int) -> None:
+        prefix = f"model.layers.{layer_index}.mlp"
         width, inner, bias = config.text.hidden_size, config.text.intermediate_size, config.mlp_bias
         self._gated: Callable[[mx.array, Step | None], mx.array]
         if config.is_fused:
@@ -126,13 +136,17 @@ class FusedGate:
         return self._gate(gate, up)
 
 
+# The feed-forward part of a layer, by its number.
+MakeFeedForward = Callable[[DenseConfig, Weights, int], FeedForward]
+
+
 class Block:
     """One layer: attention, then feed-forward, each added to what went in."""
 
-    def __init__(self, config: DenseConfig, weights: Weights, layer_index: int) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, layer_index: int, make: MakeFeedForward) -> None:
         prefix = f"model.layers.{layer_index}"
         self.self_attn = Attention(config, weights, f"{prefix}.self_attn", layer_index)
-        self.mlp = MLP(config, weights, f"{prefix}.mlp")
+        self.mlp = make(config, weights, layer_index)
         norms = (config.text.hidden_size, config.text.rms_norm_eps)
         self.input_layernorm = weights.norm(f"{prefix}.input_layernorm", *norms)
         self.post_attention_layernorm = weights.norm(f"{prefix}.post_attention_layernorm", *norms)
@@ -143,8 +157,13 @@ class Block:
         return self.mlp.add_to(x, self.post_attention_layernorm(x), step)
 
 
-def dense_decoder(config: DenseConfig, weights: Weights) -> Decoder:
+def dense_decoder(config: DenseConfig, weights: Weights, make_feed_forward: MakeFeedForward = MLP) -> Decoder:
     """Build the model, taking every tensor from `weights` and computing with their arithmetic.
+
+    Args:
+        config: how it varies.
+        weights: its tensors.
+        make_feed_forward: makes the feed-forward part of each layer.
 
     Raises:
         CheckpointCorrupt, CheckpointRejected: a tensor is missing or has another shape, by name.
@@ -157,7 +176,7 @@ def dense_decoder(config: DenseConfig, weights: Weights) -> Decoder:
     embed_tokens = weights.embedding("model.embed_tokens", text.vocab_size, text.hidden_size)
     layers = [
         Placed(
-            Block(config, weights, index),
+            Block(config, weights, index, make_feed_forward),
             AttentionLayer(*heads, text.windows[index]),
             rotary if is_rotated[index] else None,
         )

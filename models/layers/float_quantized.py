@@ -8,49 +8,27 @@ The scales of `nvfp4` reach from 2^-9 to 448. A matrix that needs others has a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import mlx.core as mx
 
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import Step
-
-# The largest of the floats of 8 bits (e4m3) by the largest of those of 4 (e2m1).
-_LARGEST = 448 * 6
-
-
-@dataclass(frozen=True, slots=True)
-class FloatMatrix:
-    """A matrix in one of the formats.
-
-    Attributes:
-        codes: uint32 [rows, columns * bits / 32], the first code in the lowest bits.
-        scales: uint8 [rows, columns / group_size].
-        group_size: columns that share a scale.
-        bits: bits a code.
-        mode: MLX's word for the format.
-        global_scale: float32 []: the largest magnitude of the matrix, which stands for the largest that codes and
-            scales together can say; only of `nvfp4`, None where they say the weights themselves.
-    """
-
-    codes: mx.array
-    scales: mx.array
-    group_size: int
-    bits: int
-    mode: str
-    global_scale: mx.array | None = None
+from models.layers.linear import addition_to
+from models.layers.quantized import LARGEST_OF_CODES, FloatMatrix
 
 
 class FloatLinear:
     """y = x W^T + b with W kept packed."""
 
-    def __init__(self, weight: FloatMatrix, bias: mx.array | None, arithmetic: Arithmetic) -> None:
+    def __init__(
+        self, weight: FloatMatrix, bias: mx.array | None, arithmetic: Arithmetic, module: str | None = None
+    ) -> None:
         self.weight = weight
         self.bias = bias
+        self.module = module
         self._add = arithmetic.add
-        self._factor = None if weight.global_scale is None else weight.global_scale / _LARGEST
+        self._factor = None if weight.global_scale is None else weight.global_scale / LARGEST_OF_CODES
 
-    def __call__(self, x: mx.array, _step: Step | None) -> mx.array:
+    def __call__(self, x: mx.array, step: Step | None) -> mx.array:
         """Apply the layer to every position of `x`."""
         weight = self.weight
         product = mx.quantized_matmul(
@@ -64,7 +42,9 @@ class FloatLinear:
         )
         if self._factor is not None:
             product = (product * self._factor).astype(product.dtype)
-        return product if self.bias is None else self._add(product, self.bias)
+        y = product if self.bias is None else self._add(product, self.bias)
+        addition = addition_to(self.module, step)
+        return y if addition is None else addition(x, y)
 
     def add_to(self, total: mx.array, x: mx.array, step: Step | None) -> mx.array:
         """Return `total` and what the layer gives for `x` together."""

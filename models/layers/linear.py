@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal, Protocol
+from typing import Protocol
 
 import mlx.core as mx
 
-from models.layers.arithmetic import Arithmetic
+from models.layers.arithmetic import Activation, Arithmetic
 from models.layers.cache import Step
+from models.layers.low_rank import Addition
 from models.layers.quantized import QuantizedMatrix
-
-# `gelu` is the one that is made of a tanh.
-Activation = Literal["silu", "gelu"]
 
 
 class LinearLayer(Protocol):
     """What a model calls: [..., inputs] to [..., outputs]."""
+
+    @property
+    def module(self) -> str | None:
+        """By which adapters know the layer; None: none changes it."""
+        ...
 
     def __call__(self, x: mx.array, step: Step | None, /) -> mx.array:
         """Apply the layer to every position of `x`."""
@@ -32,45 +35,75 @@ class LinearLayer(Protocol):
         ...
 
 
-class Linear:
-    """y = x W^T + b with W [outputs, inputs] of floats, in the dtype that the arithmetic reads."""
+def addition_to(module: str | None, step: Step | None) -> Addition | None:
+    """Return what adapters of a step add to the layer of a module; None: nothing."""
+    return None if module is None or step is None else step.adapters.of(module)
 
-    def __init__(self, weight: mx.array, bias: mx.array | None, arithmetic: Arithmetic) -> None:
+
+class Linear:
+    """y = x W^T + b with W [outputs, inputs] of floats, in the dtype that the arithmetic reads.
+
+    Args:
+        weight: W.
+        bias: b [outputs]; None: there is none.
+        arithmetic: what computes.
+        module: by which adapters know the layer; None: none changes it.
+    """
+
+    def __init__(
+        self, weight: mx.array, bias: mx.array | None, arithmetic: Arithmetic, module: str | None = None
+    ) -> None:
         self.weight = weight
         self.bias = bias
+        self.module = module
+        self._add = arithmetic.add
         self._product = arithmetic.dense_product(weight, bias)
         self._sum = arithmetic.dense_product_sum(weight, bias)
 
-    def __call__(self, x: mx.array, _step: Step | None) -> mx.array:
+    def __call__(self, x: mx.array, step: Step | None) -> mx.array:
         """Apply the layer to every position of `x`."""
-        return self._product(x)
+        return self.adapt(self._product(x), x, step)
 
-    def add_to(self, total: mx.array, x: mx.array, _step: Step | None) -> mx.array:
+    def add_to(self, total: mx.array, x: mx.array, step: Step | None) -> mx.array:
         """Return `total` and what the layer gives for `x` together."""
-        return self._sum(x, total)
+        if addition_to(self.module, step) is None:
+            return self._sum(x, total)
+        return self._add(total, self(x, step))
+
+    def adapt(self, y: mx.array, x: mx.array, step: Step | None) -> mx.array:
+        """Add to the layer's own outputs `y` what adapters of the step add."""
+        addition = addition_to(self.module, step)
+        return y if addition is None else addition(x, y)
 
 
 class QuantizedLinear:
     """The same with W kept packed."""
 
-    def __init__(self, weight: QuantizedMatrix, bias: mx.array | None, arithmetic: Arithmetic) -> None:
+    def __init__(
+        self, weight: QuantizedMatrix, bias: mx.array | None, arithmetic: Arithmetic, module: str | None = None
+    ) -> None:
         self.weight = weight
         self.bias = bias
+        self.module = module
         self._add = arithmetic.add
         self._product = arithmetic.product(weight)
         self._sum = arithmetic.product_sum(weight)
 
     def __call__(self, x: mx.array, step: Step | None) -> mx.array:
         """Apply the layer to every position of `x`."""
-        return self.finish(self._product(x), step)
+        return self.finish(self._product(x), x, step)
 
     def add_to(self, total: mx.array, x: mx.array, step: Step | None) -> mx.array:
         """Return `total` and what the layer gives for `x` together."""
-        return self._sum(x, total) if self.bias is None else self._add(total, self(x, step))
+        if self.bias is None and addition_to(self.module, step) is None:
+            return self._sum(x, total)
+        return self._add(total, self(x, step))
 
-    def finish(self, product: mx.array, _step: Step | None) -> mx.array:
+    def finish(self, product: mx.array, x: mx.array, step: Step | None) -> mx.array:
         """Turn the product x W^T into what the layer gives."""
-        return product if self.bias is None else self._add(product, self.bias)
+        y = product if self.bias is None else self._add(product, self.bias)
+        addition = addition_to(self.module, step)
+        return y if addition is None else addition(x, y)
 
 
 class LinearGroup:
@@ -79,12 +112,12 @@ class LinearGroup:
     def __init__(self, layers: Sequence[LinearLayer], arithmetic: Arithmetic) -> None:
         self._layers = layers
         self._packed = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
-        dense = [layer for layer in layers if isinstance(layer, Linear)]
+        self._dense = [layer for layer in layers if isinstance(layer, Linear)]
         self._products = None
         if len(self._packed) == len(layers):
             self._products = arithmetic.products([layer.weight for layer in self._packed])
-        elif len(dense) == len(layers):
-            self._products = arithmetic.dense_products([(layer.weight, layer.bias) for layer in dense])
+        elif len(self._dense) == len(layers):
+            self._products = arithmetic.dense_products([(layer.weight, layer.bias) for layer in self._dense])
 
     def __call__(self, x: mx.array, step: Step | None) -> list[mx.array]:
         """Apply each layer to every position of `x`."""
@@ -92,8 +125,8 @@ class LinearGroup:
             return [layer(x, step) for layer in self._layers]
         products = self._products(x)
         if not self._packed:
-            return products
-        return [layer.finish(product, step) for layer, product in zip(self._packed, products, strict=True)]
+            return [layer.adapt(product, x, step) for layer, product in zip(self._dense, products, strict=True)]
+        return [layer.finish(product, x, step) for layer, product in zip(self._packed, products, strict=True)]
 
 
 class SplitLinear:
@@ -117,7 +150,8 @@ class GatedLinear:
     def __init__(
         self, gate: LinearLayer, up: LinearLayer, arithmetic: Arithmetic, activation: Activation = "silu"
     ) -> None:
-        self._both = LinearGroup((gate, up), arithmetic)
+        self._layers = (gate, up)
+        self._both = LinearGroup(self._layers, arithmetic)
         self._gate = arithmetic.gate if activation == "silu" else arithmetic.gelu_gate
         self._product = None
         if activation != "silu":
@@ -129,6 +163,6 @@ class GatedLinear:
 
     def __call__(self, x: mx.array, step: Step | None) -> mx.array:
         """Apply the layers to every position of `x`."""
-        if self._product is None:
+        if self._product is None or any(addition_to(layer.module, step) for layer in self._layers):
             return self._gate(*self._both(x, step))
         return self._product(x)

@@ -9,9 +9,14 @@ from typing import Literal
 
 import mlx.core as mx
 
-from models.layers.arithmetic import DenseLayer, Product, Products, Sum
+from models.layers.arithmetic import Activation, DenseLayer, ExpertsProduct, Product, Products, Sharing, Sum
 from models.layers.attention import attend, attend_in_parts, join_heads
 from models.layers.cache import Span, Step
+from models.layers.expert_stacks import ExpertStacks
+from models.layers.gated_delta import DeltaRule, MlxGatedDelta
+from models.layers.low_rank import Addition, LowRank, LowRankShare
+from models.layers.mlx_experts import expert_products
+from models.layers.mlx_low_rank import low_rank_sum
 from models.layers.quantized import QuantizedMatrix
 from models.layers.rope import RopeConfig, frequencies
 
@@ -20,16 +25,22 @@ _EXPAND_ROWS = 2
 
 
 class MlxArithmetic:
-    """Each operation as mlx-lm calls it, bit for bit."""
+    """Each operation as mlx-lm calls it, bit for bit.
+
+    Args:
+        in_chunks: whether linear attention takes many tokens at once, which mlx-lm takes one by one.
+    """
 
     name: Literal["mlx"] = "mlx"
     keeps_scales = False
     keeps_weights = False
     is_paged = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_chunks: bool = False) -> None:
+        self._in_chunks = in_chunks
         # One kernel each, as in mlx-lm: it rounds otherwise than separate operations.
         self._compiled_gate = mx.compile(_sigmoid_gate, shapeless=True)
+        self._compiled_wide_gate = mx.compile(_wide_gate, shapeless=True)
         self._compiled_gelu_gate = mx.compile(_gelu_gate, shapeless=True)
         self._compiled_soft_bound = mx.compile(_soft_bound, shapeless=True)
 
@@ -89,6 +100,49 @@ class MlxArithmetic:
     def dense_take(self, weight: mx.array, indices: mx.array) -> mx.array:
         """Return the rows at `indices`."""
         return weight[indices]
+
+    def gated_delta(self, rule: DeltaRule) -> MlxGatedDelta:
+        """Return the recurrence of a layer of gated linear attention."""
+        return MlxGatedDelta(rule, compiles=True, in_chunks=self._in_chunks)
+
+    def gated_norm(self, x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> mx.array:
+        """Return silu(gate) * rms_norm(x)."""
+        return self._compiled_wide_gate(gate, self.rms_norm(x, weight, eps))
+
+    def low_rank(self, a: mx.array, b: mx.array) -> LowRank:
+        """Return the matrices in memory of their own."""
+        return LowRank(mx.contiguous(a), mx.contiguous(b))
+
+    def low_rank_sum(self, shares: Sequence[LowRankShare]) -> Addition:
+        """Return what adds the products of each share to its tokens."""
+        return low_rank_sum(shares)
+
+    def experts(self, stacks: ExpertStacks, activation: Activation) -> ExpertsProduct:
+        """Return what gives tokens to the experts that were chosen for them."""
+        return expert_products(stacks, self.gate if activation == "silu" else self.gelu_gate)
+
+    def choose_experts(
+        self, logits: mx.array, num_chosen: int, sharing: Sharing, scale: mx.array | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Choose for each token the experts of its largest logits."""
+        is_of_chosen = sharing is Sharing.OF_CHOSEN
+        # What is compared is what mlx-lm compares: two logits may have one probability.
+        ranked = logits if is_of_chosen else mx.softmax(logits, axis=-1, precise=True)
+        indices = mx.argpartition(ranked, kth=-num_chosen, axis=-1)[..., -num_chosen:]
+        shares = mx.take_along_axis(ranked, indices, axis=-1)
+        if is_of_chosen:
+            shares = mx.softmax(shares, axis=-1)
+        elif sharing is Sharing.NORMALIZED:
+            shares = shares / mx.sum(shares, axis=-1, keepdims=True)
+        return indices, shares if scale is None else shares * scale[indices]
+
+    def mix(self, answers: mx.array, shares: mx.array) -> mx.array:
+        """Return the sum of answers by their shares."""
+        return mx.sum(answers * shares[..., None], axis=-2)
+
+    def sigmoid_gate(self, x: mx.array, gate: mx.array) -> mx.array:
+        """Return sigmoid(gate) * x."""
+        return mx.sigmoid(gate) * x
 
     def gate(self, gate: mx.array, up: mx.array) -> mx.array:
         """Return silu(gate) * up."""
@@ -150,6 +204,14 @@ class MlxCpuArithmetic(MlxArithmetic):
             return x @ mx.dequantize(*matrix.parts, group_size=matrix.group_size, bits=matrix.bits).T
 
         return multiply
+
+    def gated_delta(self, rule: DeltaRule) -> MlxGatedDelta:
+        """Return the recurrence of a layer of gated linear attention."""
+        return MlxGatedDelta(rule, compiles=False, in_chunks=True)
+
+    def gated_norm(self, x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> mx.array:
+        """Return silu(gate) * rms_norm(x)."""
+        return self.gate(gate, self.rms_norm(x, weight, eps))
 
     def gate(self, gate: mx.array, up: mx.array) -> mx.array:
         """Return silu(gate) * up."""
@@ -220,6 +282,11 @@ class MlxRotation:
 
 def _sigmoid_gate(gate: mx.array, up: mx.array) -> mx.array:
     return gate * mx.sigmoid(gate) * up
+
+
+def _wide_gate(gate: mx.array, up: mx.array) -> mx.array:
+    """Do the same in float32, whatever goes in and comes out."""
+    return _sigmoid_gate(gate.astype(mx.float32), up.astype(mx.float32)).astype(gate.dtype)
 
 
 def _gelu_gate(gate: mx.array, up: mx.array) -> mx.array:

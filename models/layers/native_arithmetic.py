@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import mlx.core as mx
 
-from models.layers.arithmetic import DenseLayer, Product, Products, Sum
+from models.layers.arithmetic import Activation, DenseLayer, ExpertsProduct, Product, Products, Sharing, Sum
 from models.layers.attention import attend as attend_within
 from models.layers.attention import join_heads
 from models.layers.cache import Step
+from models.layers.expert_stacks import ExpertStacks
+from models.layers.gated_delta import DeltaRule
+from models.layers.low_rank import Addition, LowRank, LowRankShare, chained, disjoint_runs
+from models.layers.native_experts import expert_products
 from models.layers.quantized import QuantizedMatrix
+from models.layers.recurrence import State, Walk
 from models.layers.rope import Angles, RopeConfig, frequencies
-from native import blend, dense, kernels
+from native import blend, dense, experts, kernels, low_rank, recurrent
 
 
 class NativeArithmetic:
@@ -101,6 +107,40 @@ class NativeArithmetic:
         """Return the rows at `indices`, converting only those."""
         return dense.rows(weight, indices)
 
+    def gated_delta(self, rule: DeltaRule) -> NativeGatedDelta:
+        """Return the recurrence of a layer of gated linear attention."""
+        return NativeGatedDelta(rule)
+
+    def gated_norm(self, x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> mx.array:
+        """Return silu(gate) * rms_norm(x)."""
+        return kernels.swiglu(gate, kernels.rms_norm(x, weight, eps))
+
+    def low_rank(self, a: mx.array, b: mx.array) -> LowRank:
+        """Return the first matrix transposed, as its kernel reads it, and the second as it is."""
+        return LowRank(mx.contiguous(a.T), mx.contiguous(b))
+
+    def low_rank_sum(self, shares: Sequence[LowRankShare]) -> Addition:
+        """Return what adds the products, in one operation where no token has two."""
+        return chained([_addition(run) for run in disjoint_runs(shares)])
+
+    def experts(self, stacks: ExpertStacks, activation: Activation) -> ExpertsProduct:
+        """Return what gives tokens to the experts that were chosen for them."""
+        return expert_products(stacks, activation)
+
+    def choose_experts(
+        self, logits: mx.array, num_chosen: int, sharing: Sharing, scale: mx.array | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Choose for each token the experts of its largest logits, the largest first; of equals the lower number."""
+        return experts.choose_experts(logits, num_chosen, is_of_all=sharing is Sharing.OF_ALL, scale=scale)
+
+    def mix(self, answers: mx.array, shares: mx.array) -> mx.array:
+        """Return the sum of answers by their shares."""
+        return experts.mix(answers, shares)
+
+    def sigmoid_gate(self, x: mx.array, gate: mx.array) -> mx.array:
+        """Return sigmoid(gate) * x."""
+        return experts.sigmoid_gate(x, gate)
+
     def gate(self, gate: mx.array, up: mx.array) -> mx.array:
         """Return silu(gate) * up."""
         return kernels.swiglu(gate, up)
@@ -141,6 +181,46 @@ class NativeArithmetic:
             return join_heads(attend_within(queries, keys, values, scale, window))
         mixed = kernels.attention(queries, keys, values, scale, is_causal=True)
         return mx.flatten(mixed, 2)  # [1, T, H, D] -> [1, T, H * D]
+
+
+class NativeGatedDelta:
+    """The recurrence by one kernel for all rows of a step; see `models.layers.gated_delta.MlxGatedDelta`.
+
+    Args:
+        rule: the layer's.
+    """
+
+    def __init__(self, rule: DeltaRule) -> None:
+        self._rule = rule
+
+    @cached_property
+    def _convolution(self) -> mx.array:
+        """[C, K, 1] as [K, C]."""
+        return mx.contiguous(mx.swapaxes(self._rule.convolution[..., 0], 0, 1))
+
+    @cached_property
+    def _decay(self) -> tuple[mx.array, mx.array]:
+        return mx.exp(self._rule.decay_logs), self._rule.decay_biases
+
+    def __call__(self, inputs: Sequence[mx.array], walks: Sequence[Walk]) -> tuple[mx.array, list[list[State]]]:
+        """Go through the tokens of all rows."""
+        mixed, decays, corrections = inputs
+        states = [walk.state or self._rule.empty_state(mx.float32) for walk in walks]
+        y, reached = recurrent.gated_delta(
+            (mixed, decays, corrections),
+            self._convolution,
+            self._decay,
+            [(state[0], state[1]) for state in states],
+            [walk.pieces for walk in walks],
+        )
+        return y, [[*row] for row in reached]
+
+
+def _addition(shares: Sequence[LowRankShare]) -> Addition:
+    matrices = [(share.matrices.down, share.matrices.up) for share in shares]
+    scales = [share.scale for share in shares]
+    rows = [None if share.tokens is None else list(share.tokens) for share in shares]
+    return lambda x, y: low_rank.add(x, y, matrices, scales, rows)
 
 
 class NativeRotary:

@@ -21,3 +21,16 @@ class RMSNorm:
     def __call__(self, x: mx.array) -> mx.array:
         """Normalize the runs of the last axis of `x`."""
         return self._arithmetic.rms_norm(x, self._weight, self._eps)
+
+
+class GatedRMSNorm:
+    """The same, times a silu of a gate: what linear attention does to each of its heads."""
+
+    def __init__(self, weight: mx.array, eps: float, arithmetic: Arithmetic) -> None:
+        self._weight = weight
+        self._eps = eps
+        self._arithmetic = arithmetic
+
+    def __call__(self, x: mx.array, gate: mx.array) -> mx.array:
+        """Normalize the runs of the last axis of `x`, and gate them by an array of its shape."""
+        return self._arithmetic.gated_norm(x, gate, self._weight, self._eps)

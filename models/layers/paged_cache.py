@@ -17,8 +17,10 @@ import mlx.core as mx
 from models.blocks import BLOCK_TOKENS, BlockPool, Part, blocks_for
 from models.errors import BytesRejected, PlanError
 from models.layers.block_group import NO_BLOCK, BlockGroup, blocks_at_once
-from models.layers.cache import AttentionLayer, Rotation, SlotStates, Step, tokens_of
+from models.layers.cache import AttentionLayer, Rotation, Step, tokens_of
+from models.layers.recurrence import Recurrence
 from models.layers.rope import Angles
+from models.layers.slots import SlotStates
 from models.step import StepPlan
 from native import paged
 from native.program import Dimensions, Program
@@ -83,6 +85,10 @@ class PagedStep(Step):
     ) -> mx.array:
         """See `Step.attend_again`: the same keys and values are stored in the same places once more."""
         return self.attend(layer_index, queries, keys, values, rotation)
+
+    def recur(self, layer_index: int, _recurrence: Recurrence, _inputs: Sequence[mx.array], /) -> mx.array:
+        """See `Step.recur`: pools hold no states."""
+        raise PlanError(self.plan.rows[0].slot, f"the cache keeps no state of layer {layer_index}")
 
     def state(self) -> list[mx.array]:
         """See `Step.state`. Keys and values are written with what the layer gives, and the last layer needs all."""

@@ -1,7 +1,7 @@
-"""Keys and values in arrays of their own for each row and layer, by MLX's operations.
+"""Keys and values in arrays of their own for each row and layer, by MLX's operations, and states of recurrent layers.
 
-What a layer keeps is a store (`models.layers.stores`): plain, within a window, packed. Rows of one step share nothing
-but the step: each is attended to by itself, so its numbers depend on no other.
+What a layer keeps is a store (`models.layers.stores`): plain, within a window, packed, or a state. Rows of one step
+share nothing but the step: each is attended to by itself, so its numbers depend on no other.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from models.blocks import BLOCK_TOKENS, Part
 from models.errors import PlanError
 from models.layers.arithmetic import Arithmetic
 from models.layers.attention import split_heads
-from models.layers.cache import AttentionLayer, Rotation, SlotStates, Span, Step, tokens_of
+from models.layers.cache import AttentionLayer, KeptLayer, Rotation, Span, Step, tokens_of
 from models.layers.part_bytes import arrays_of, bytes_of
+from models.layers.recurrence import Recurrence, Walk
+from models.layers.slots import SlotStates
+from models.layers.stores.state import StateStore
 from models.layers.stores.store import LayerStore, Store
 from models.step import StepPlan
 
 # What one layer puts into a part: copies of its arrays, or nothing where a window has left the block behind.
 Content = tuple[mx.array, ...] | None
 Kept = TypeVar("Kept", bound=LayerStore)
+RowStore = Store | StateStore
 
 
 class RowStep(Step):
     """A step of rows that are attended to one by one."""
 
-    def __init__(self, plan: StepPlan, tokens: mx.array, cache: RowCache[Store], arithmetic: Arithmetic) -> None:
+    def __init__(self, plan: StepPlan, tokens: mx.array, cache: RowCache[RowStore], arithmetic: Arithmetic) -> None:
         super().__init__(plan, tokens)
         self._cache = cache
         self._arithmetic = arithmetic
@@ -39,7 +43,7 @@ class RowStep(Step):
         self, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array, rotation: Rotation | None
     ) -> mx.array:
         """See `Step.attend`."""
-        layer = self._cache.layers[layer_index]
+        layer = self._layer(layer_index)
         heads = (layer.num_heads, layer.num_kv_heads, layer.num_kv_heads)
         if len(self.spans) > 1 and queries.shape[1] == len(self.spans):
             rows = self._split_each(queries, keys, values, heads, rotation)
@@ -54,7 +58,7 @@ class RowStep(Step):
         self, layer_index: int, queries: mx.array, _keys: mx.array, _values: mx.array, rotation: Rotation | None, /
     ) -> mx.array:
         """See `Step.attend_again`; the row has its own."""
-        layer = self._cache.layers[layer_index]
+        layer = self._layer(layer_index)
         mixed: list[mx.array] = []
         for row, span in zip(self.plan.rows, self.spans, strict=True):
             self._cache.slots.check_open(row.slot, self)
@@ -66,10 +70,35 @@ class RowStep(Step):
             mixed.append(self._arithmetic.attend(heads, *stored, layer.scale, layer.window))
         return mixed[0] if len(mixed) == 1 else mx.concatenate(mixed, axis=1)
 
+    def recur(self, layer_index: int, recurrence: Recurrence, inputs: Sequence[mx.array], /) -> mx.array:
+        """See `Step.recur`; all rows together."""
+        stores = [self._state_store(row.slot, layer_index) for row in self.plan.rows]
+        walks = [
+            Walk(span.first, tuple(store.pieces(span.count)), store.state)
+            for store, span in zip(stores, self.spans, strict=True)
+        ]
+        mixed, states = recurrence(inputs, walks)
+        for store, span, reached in zip(stores, self.spans, states, strict=True):
+            store.advance(reached, span.count)
+        return mixed
+
     def state(self) -> list[mx.array]:
         """See `Step.state`."""
         stores = [store for row in self.plan.rows for store in self._cache.stores(row.slot)]
         return [array for store in stores for array in store.arrays()]
+
+    def _layer(self, layer_index: int) -> AttentionLayer:
+        layer = self._cache.layers[layer_index]
+        if not isinstance(layer, AttentionLayer):
+            raise PlanError(self.plan.rows[0].slot, f"layer {layer_index} keeps a state and attends to nothing")
+        return layer
+
+    def _state_store(self, slot: int, layer_index: int) -> StateStore:
+        self._cache.slots.check_open(slot, self)
+        store = self._cache.stores(slot)[layer_index]
+        if not isinstance(store, StateStore):
+            raise PlanError(slot, f"the cache keeps no state of layer {layer_index}")
+        return store
 
     def _split(
         self,
@@ -110,8 +139,10 @@ class RowStep(Step):
     def _attend_row(self, slot: int, layer_index: int, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
         cache = self._cache
         cache.slots.check_open(slot, self)
-        keys, values = cache.stores(slot)[layer_index].update(keys, values)  # [1, H_kv, T, D] -> [1, H_kv, L, D]
-        layer = cache.layers[layer_index]
+        layer, store = self._layer(layer_index), cache.stores(slot)[layer_index]
+        if isinstance(store, StateStore):
+            raise PlanError(slot, f"the cache keeps a state of layer {layer_index}")
+        keys, values = store.update(keys, values)  # [1, H_kv, T, D] -> [1, H_kv, L, D]
         if layer.is_read_again:
             self._kept[slot, layer_index] = keys, values
         return self._arithmetic.attend(queries, keys, values, layer.scale, layer.window)
@@ -173,7 +204,7 @@ class RowCache(Generic[Kept]):
 
     def __init__(
         self,
-        layers: Sequence[AttentionLayer],
+        layers: Sequence[KeptLayer],
         num_slots: int,
         num_tokens: int,
         make_step: Callable[[StepPlan, mx.array, RowCache[Kept]], Step],
@@ -208,8 +239,7 @@ class RowCache(Generic[Kept]):
     @property
     def fingerprint(self) -> str:
         """See `Cache.fingerprint`."""
-        shapes = " ".join(f"{layer.num_kv_heads}x{layer.head_dim} window {layer.window}" for layer in self.layers)
-        return f"rows {self._scheme} {shapes}"
+        return f"rows {self._scheme} {' '.join(map(_word, self.layers))}"
 
     @property
     def can_reject(self) -> bool:
@@ -313,6 +343,12 @@ class RowCache(Generic[Kept]):
         part = RowPart(self, contents)
         self.num_part_bytes += part.nbytes
         return part
+
+
+def _word(layer: KeptLayer) -> str:
+    if isinstance(layer, AttentionLayer):
+        return f"{layer.num_kv_heads}x{layer.head_dim} window {layer.window}"
+    return f"state {layer.state.numbers} {layer.state.floats}"
 
 
 def _contents_of(part: Part) -> tuple[Content, ...]:

@@ -130,4 +130,91 @@ GEMMA4: dict[str, Tiny] = {
         extra={"model.vision_tower.encoder.weight": (4, 4), "model.embed_audio.weight": (4, 4)},
     ),
 }
-FAMILIES: dict[str, Tiny] = {**DENSE, **GEMMA3, **GEMMA4}
+# The part that guesses tokens ahead and the one that sees pictures.
+OTHER_PARTS = {"mtp.fc.weight": (64, 128), "mtp.norm.weight": (64,), "model.visual.blocks.0.norm1.weight": (16,)}
+GUESSING_EXPERTS = {
+    "mtp.layers.0.mlp.experts.gate_up_proj": (8, 128, 64),
+    "mtp.layers.0.mlp.experts.down_proj": (8, 64, 64),
+}
+MIXED_LINEAR: dict[str, Any] = {
+    "group_size": 32,
+    "bits": 4,
+    "model.layers.0.mlp.down_proj": False,
+    "model.layers.1.linear_attn.in_proj_z": {"group_size": 64, "bits": 8},
+    "model.layers.2.linear_attn.in_proj_qkv": False,
+}
+SHORT: dict[str, Any] = {
+    "full_attention_interval": 2,
+    "linear_conv_kernel_dim": 2,
+    "linear_num_key_heads": 4,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 12,
+}
+HYBRID: dict[str, Tiny] = {
+    "qwen3_5": Tiny("qwen3_5"),
+    "qwen3_5 4-bit tied": Tiny("qwen3_5", TIED, Q4),
+    "qwen3_5 mixed": Tiny("qwen3_5", {}, MIXED_LINEAR),
+    "qwen3_5 layers listed": Tiny(
+        "qwen3_5", {"layer_types": [*["linear_attention"] * 3, "full_attention"], "attention_bias": True}
+    ),
+    "qwen3_5 short": Tiny("qwen3_5", SHORT),
+    "qwen3_5_moe": Tiny("qwen3_5_moe"),
+    "qwen3_5_moe 4-bit": Tiny(
+        "qwen3_5_moe",
+        TIED,
+        {
+            **Q4,
+            "model.layers.0.mlp.gate": {"group_size": 64, "bits": 8},
+            "model.layers.0.mlp.shared_expert_gate": {"group_size": 64, "bits": 8},
+        },
+    ),
+    "qwen3_5_moe published": Tiny(
+        "qwen3_5_moe",
+        wrapper={"model_type": "qwen3_5_moe", "vocab_size": 288, "tie_word_embeddings": False},
+        style="language_model second",
+        extra={**OTHER_PARTS, **GUESSING_EXPERTS},
+        layout="fused",
+        is_published=True,
+    ),
+    "qwen3_5 published": Tiny(
+        "qwen3_5",
+        wrapper={"model_type": "qwen3_5", "vocab_size": 288, "tie_word_embeddings": False},
+        style="language_model second",
+        extra=OTHER_PARTS,
+        is_published=True,
+    ),
+}
+BESIDE = {**KEY_VALUE, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 64}
+ROUTER8 = {f"model.layers.{layer}.router.proj": {"group_size": 64, "bits": 8} for layer in range(4)}
+GEMMA4_MOE: dict[str, Tiny] = {
+    "gemma4 experts fused": Tiny("gemma4_text", BESIDE, layout="fused"),
+    "gemma4 experts 4-bit wrapped": Tiny(
+        "gemma4_text",
+        BESIDE,
+        {**Q4, **ROUTER8},
+        wrapper={"model_type": "gemma4", "vocab_size": 288, "eos_token_id": [1, 106]},
+        style="language_model first",
+    ),
+}
+SOME_DENSE = {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [1]}
+QWEN3_MOE: dict[str, Tiny] = {
+    "qwen3_moe": Tiny("qwen3_moe"),
+    "qwen3_moe each": Tiny("qwen3_moe", layout="each"),
+    "qwen3_moe tied": Tiny("qwen3_moe", {**TIED, "norm_topk_prob": False}),
+    "qwen3_moe some dense": Tiny("qwen3_moe", {**SOME_DENSE, "norm_topk_prob": False}),
+    "qwen3_moe 4-bit": Tiny("qwen3_moe", {}, {**Q4, "model.layers.0.mlp.gate": {"group_size": 64, "bits": 8}}),
+    "qwen3_moe mixed": Tiny(
+        "qwen3_moe",
+        {},
+        {
+            "group_size": 32,
+            "bits": 4,
+            "model.layers.0.mlp.gate": False,
+            "model.layers.0.mlp.switch_mlp.down_proj": {"group_size": 64, "bits": 8},
+            "model.layers.1.mlp.switch_mlp.up_proj": False,
+        },
+    ),
+    "qwen3_moe mxfp4": Tiny("qwen3_moe", {}, FLOATS["mxfp4"]),
+}
+HYBRID_MOE: dict[str, Tiny] = {name: tiny for name, tiny in HYBRID.items() if tiny.model_type == "qwen3_5_moe"}
+FAMILIES: dict[str, Tiny] = {**DENSE, **GEMMA3, **GEMMA4, **GEMMA4_MOE, **QWEN3_MOE, **HYBRID}

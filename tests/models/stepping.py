@@ -7,7 +7,7 @@ import numpy as np
 
 from models.layers.cache import Cache
 from models.registry import LoadedModel
-from models.step import NumericPath, RowPlan, StepPlan
+from models.step import AdapterUse, NumericPath, RowPlan, StepPlan
 
 REFERENCE_CHUNK_TOKENS = 2048
 
@@ -20,10 +20,13 @@ def step_logits(
     token_ids: tuple[int, ...],
     logits_at: tuple[int, ...] | None = None,
     slot: int = 0,
+    adapters: tuple[AdapterUse, ...] = (),
 ) -> mx.array:
     """Add tokens to a slot and return the logits [N, V] of the last one, or of `logits_at`."""
     wanted = (len(token_ids) - 1,) if logits_at is None else logits_at
-    step = cache.begin(StepPlan((RowPlan(slot, token_ids, cache.length(slot), wanted),)))
+    step = cache.begin(StepPlan((RowPlan(slot, token_ids, cache.length(slot), wanted, adapters),)))
+    if loaded.adapters is not None:
+        loaded.adapters.serve(step)
     hidden = loaded.model.hidden(step)
     cache.commit(slot, len(token_ids))
     if not wanted:
@@ -34,25 +37,38 @@ def step_logits(
     return logits
 
 
-def prefill(loaded: LoadedModel, cache: Cache, prompt: Sequence[int], chunk_tokens: int, slot: int = 0) -> mx.array:
+def prefill(
+    loaded: LoadedModel,
+    cache: Cache,
+    prompt: Sequence[int],
+    chunk_tokens: int,
+    slot: int = 0,
+    adapters: tuple[AdapterUse, ...] = (),
+) -> mx.array:
     """Add a prompt and return the logits [V] after it, in the chunks of the model's path."""
     last = 1 if loaded.path is NumericPath.REFERENCE else min(chunk_tokens, len(prompt))
     inner = len(prompt) - last
     for start in range(0, inner, chunk_tokens):
-        step_logits(loaded, cache, tuple(prompt[start : min(start + chunk_tokens, inner)]), (), slot)
-    return step_logits(loaded, cache, tuple(prompt[inner:]), slot=slot)[-1]
+        step_logits(loaded, cache, tuple(prompt[start : min(start + chunk_tokens, inner)]), (), slot, adapters)
+    return step_logits(loaded, cache, tuple(prompt[inner:]), slot=slot, adapters=adapters)[-1]
 
 
 def greedy(
-    loaded: LoadedModel, prompt: Sequence[int], num_tokens: int, *, cache: Cache | None = None, slot: int = 0
+    loaded: LoadedModel,
+    prompt: Sequence[int],
+    num_tokens: int,
+    *,
+    cache: Cache | None = None,
+    slot: int = 0,
+    adapters: tuple[AdapterUse, ...] = (),
 ) -> Iterator[tuple[int, mx.array]]:
     """Yield each token with the logits [V] that it is the largest of."""
     cache = loaded.make_cache(1) if cache is None else cache
-    logits = prefill(loaded, cache, prompt, REFERENCE_CHUNK_TOKENS, slot)
+    logits = prefill(loaded, cache, prompt, REFERENCE_CHUNK_TOKENS, slot, adapters)
     for _ in range(num_tokens):
         token = int(np.argmax(np.array(logits)))
         yield token, logits
-        logits = step_logits(loaded, cache, (token,), slot=slot)[-1]
+        logits = step_logits(loaded, cache, (token,), slot=slot, adapters=adapters)[-1]
 
 
 def assert_same_tokens(ours: Choices, theirs: Choices, max_gap: float) -> None:

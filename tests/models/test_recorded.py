@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from models.checkpoint.checkpoint import open_checkpoint
 from models.errors import PlanError
-from models.layers.cache import AttentionLayer, Cache, Step
+from models.layers.cache import Cache, KeptLayer, Step
 from models.recorded import RecordedModel
 from models.registry import LoadedModel, load
 from models.step import NumericPath, RowPlan, StepPlan
@@ -39,7 +39,7 @@ class Counted:
         self.num_built = 0
 
     @property
-    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+    def attention_layers(self) -> tuple[KeptLayer, ...]:
         return self._model.attention_layers
 
     def hidden(self, step: Step) -> mx.array:

@@ -62,7 +62,8 @@ def loaded_from(checkpoint: TextCheckpoint, *, cpu_kernels: bool, scheme: str = 
 def told_weights(checkpoint: TextCheckpoint, loaded: LoadedModel) -> int:
     computation = Computation.of(checkpoint, "cpu", has_kernels=loaded.arithmetic.name == "native")
     assert computation.dtype_word == loaded.compute_dtype
-    return text_weight_sizes(checkpoint, computation).resident_bytes
+    sizes = text_weight_sizes(checkpoint, computation)
+    return sizes.resident_bytes + sizes.experts_bytes
 
 
 @pytest.mark.parametrize("cpu_kernels", [pytest.param(True, marks=needs_kernels), False])
@@ -128,13 +129,18 @@ def test_a_gpu_computes_in_the_dtype_of_the_embedding(tmp_path: Path, dtype: str
 def test_routed_experts_are_told_apart(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_llama(tmp_path))
     experts = dict.fromkeys(
-        ("model.layers.0.mlp.switch_glu.up_proj.weight", "model.layers.0.mlp.experts.7.up_proj.weight"),
+        (
+            "model.layers.0.mlp.switch_mlp.up_proj.weight",
+            "model.layers.0.experts.switch_glu.up_proj.weight",
+            "model.layers.0.mlp.experts.7.up_proj.weight",
+            "model.layers.0.mlp.experts.gate_up_proj",
+        ),
         checkpoint.tensors["model.norm.weight"],
     )
     mixture: Any = type("Mixture", (), {"tensors": {**checkpoint.tensors, **experts}})()
     sizes = weight_sizes(mixture, Computation("cpu", False, False, "F32"))
     assert (sizes.experts_bytes, sizes.resident_bytes) == (
-        2 * 64 * 4,
+        4 * 64 * 4,
         loaded_from(checkpoint, cpu_kernels=False).weights_bytes,
     )
 

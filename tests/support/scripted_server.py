@@ -129,6 +129,7 @@ def answer(*texts: str, reason: g.FinishReason.ValueType = g.FINISH_REASON_EOS) 
 
 _SERVICES: tuple[tuple[type, Callable[[Any, Any], None]], ...] = (
     (model_pb2_grpc.ModelServiceServicer, model_pb2_grpc.add_ModelServiceServicer_to_server),
+    (model_pb2_grpc.AdapterServiceServicer, model_pb2_grpc.add_AdapterServiceServicer_to_server),
     (generation_pb2_grpc.GenerationServiceServicer, generation_pb2_grpc.add_GenerationServiceServicer_to_server),
     (embedding_pb2_grpc.EmbeddingServiceServicer, embedding_pb2_grpc.add_EmbeddingServiceServicer_to_server),
     (

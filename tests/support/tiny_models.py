@@ -96,7 +96,7 @@ def random_tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, mx.array]]:
 def packed(name: str, weight: mx.array, quantization: Mapping[str, Any] | None) -> dict[str, mx.array]:
     """Return a tensor as a checkpoint with this quantization stores it."""
     module = name.removesuffix(".weight")
-    if quantization is None or weight.ndim != 2:
+    if quantization is None or weight.ndim < 2 or name.endswith("conv1d.weight"):
         return {name: weight}
     own = quantization.get(module, quantization)
     if own is False:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import mlx.core as mx
 
-from models.checkpoint.kv_scheme import AffineKV, KVScheme, LayerKV, LayerShape, PlainKV, TurboKV
+from models.checkpoint.kv_scheme import AffineKV, KVScheme, LayerKV, PlainKV, TurboKV
+from models.checkpoint.kv_sizes import Heads, shape_of
 from models.layers.stores.affine import AffineCodec
 from models.layers.stores.coded import Codec, CodedStore
 from models.layers.stores.full import FullStore
@@ -17,29 +17,12 @@ from models.layers.stores.turbo import TurboCodec
 from models.layers.stores.window import WindowStore
 
 
-class KVLayer(Protocol):
-    """What has to be known of a layer; `models.layers.cache.AttentionLayer` is one."""
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Heads of keys and values."""
-        ...
-
-    @property
-    def head_dim(self) -> int:
-        """Width of a head."""
-        ...
-
-    @property
-    def window(self) -> int | None:
-        """How many tokens it sees, itself among them; None: all."""
-        ...
-
-
 def store_maker(
-    scheme: KVScheme, layers: Sequence[KVLayer], dtype: mx.Dtype, *, windows_turn: bool = False
+    scheme: KVScheme, layers: Sequence[Heads], dtype: mx.Dtype, *, windows_turn: bool = False
 ) -> Callable[[int], Store]:
     """Return what makes an empty store for the layer of a number; stores of like layers share a codec.
+
+    A layer without keys and values has its number, and no store of these.
 
     Args:
         scheme: how keys and values are kept.
@@ -50,7 +33,7 @@ def store_maker(
     Raises:
         KVSchemeError: the model's layers cannot keep them so.
     """
-    chosen = scheme.for_layers([LayerShape(layer.head_dim, layer.window is not None) for layer in layers])
+    chosen = scheme.for_layers([shape_of(layer) for layer in layers])
     codecs: dict[tuple[LayerKV, int], Codec] = {}
     makers: list[Callable[[], Store]] = []
     for kv, layer in zip(chosen, layers, strict=True):
@@ -71,6 +54,6 @@ def _codec(kv: AffineKV | TurboKV, head_dim: int, dtype: mx.Dtype) -> Codec:
     return TurboCodec(head_dim, dtype, kv.key_bits, kv.value_bits)
 
 
-def _make(layer: KVLayer, dtype: mx.Dtype, codec: Codec | None, start: int) -> Store:
+def _make(layer: Heads, dtype: mx.Dtype, codec: Codec | None, start: int) -> Store:
     plain = FullStore(layer.num_kv_heads, layer.head_dim, dtype)
     return plain if codec is None else CodedStore(codec, plain, layer.num_kv_heads, start)

@@ -1,13 +1,15 @@
-"""What a recurrent layer keeps of one sequence: a state of fixed size, and what it was at the ends of blocks.
+"""What a recurrent layer keeps of one sequence: a state of fixed size, and what it was at the ends of some blocks.
 
 A state cannot go back. What can be reused are the states that were kept on the way, so a layer walks through its tokens
-in the pieces that `pieces` names and hands over its state after each.
+in the pieces that `pieces` names and hands over its state after each. A state may be as large as the keys and values of
+a thousand tokens, so few are kept: at every so-many-th end of a block, and at the last ones of a step of several
+tokens, behind which others begin who have the same prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import mlx.core as mx
 
@@ -16,7 +18,7 @@ from models.layers.stores.store import Block, StoreError
 
 
 class StateStore:
-    """Arrays of any shapes, and copies of the last few that fell on the end of a block.
+    """Arrays of any shapes, and what they were at the last few marks.
 
     Attributes:
         state: after the last token; None before the first.
@@ -24,14 +26,16 @@ class StateStore:
 
     can_trim = False
 
-    def __init__(self, max_snapshots: int = 16) -> None:
+    def __init__(self, mark_blocks: int = 1, num_marks: int = 16) -> None:
         """Make an empty store.
 
         Args:
-            max_snapshots: how many ends of blocks are kept, the last ones; 16 are those of a chunk of 512 tokens.
+            mark_blocks: after so many blocks the end of one is a mark in any case.
+            num_marks: how many are kept, the last ones.
         """
         self.state: Block | None = None
-        self._max_snapshots = max_snapshots
+        self._mark_tokens = mark_blocks * BLOCK_TOKENS
+        self._num_marks = num_marks
         self._snapshots: dict[int, Block] = {}  # by block number, ascending
         self._num_tokens = 0
 
@@ -46,30 +50,32 @@ class StateStore:
         return sum({id(array): array.nbytes for array in self.arrays()}.values())
 
     def pieces(self, num_tokens: int) -> list[int]:
-        """Return the lengths into which to cut the next tokens, so that a state is there at each end of a block."""
-        ends = range(self.length // BLOCK_TOKENS * BLOCK_TOKENS + BLOCK_TOKENS, self.length + num_tokens, BLOCK_TOKENS)
-        marks = [self.length, *ends, self.length + num_tokens]
-        return [end - start for start, end in pairwise(marks) if end > start]
+        """Return the lengths into which to cut the next tokens, so that a state is there at each mark and the end."""
+        end = self.length + num_tokens
+        places = sorted({self.length, *self._marks(num_tokens), end})
+        return [stop - start for start, stop in pairwise(places)]
 
-    def advance(self, state: Sequence[mx.array], num_tokens: int) -> None:
-        """Take the state after the next piece.
+    def advance(self, states: Sequence[Sequence[mx.array]], num_tokens: int) -> None:
+        """Take the states after the next tokens.
 
         Args:
-            state: its arrays; they are kept as they are, so the caller writes to them no more.
-            num_tokens: tokens of the piece; it does not reach beyond the end of a block.
+            states: the arrays after each of `pieces(num_tokens)`; they are kept as they are, so the caller writes to
+                them no more.
+            num_tokens: of the step.
 
         Raises:
-            StoreError: the piece is empty or reaches too far.
+            StoreError: there are no tokens, or other than as many states as pieces.
         """
-        left = BLOCK_TOKENS - self.length % BLOCK_TOKENS
-        if not 0 < num_tokens <= left:
-            raise StoreError(f"a piece has {num_tokens} tokens and the block ends after {left}")
-        self.state = tuple(state)
+        pieces, marks = self.pieces(num_tokens), self._marks(num_tokens)
+        if not pieces or len(states) != len(pieces):
+            raise StoreError(f"{len(states)} states are given for {len(pieces)} pieces of {num_tokens} tokens")
+        for place, state in zip(accumulate(pieces, initial=self.length), (None, *states), strict=True):
+            if state is not None and place in marks:
+                self._snapshots[place // BLOCK_TOKENS - 1] = tuple(state)
+        self.state = tuple(states[-1])
         self._num_tokens += num_tokens
-        if num_tokens == left:
-            self._snapshots[self.length // BLOCK_TOKENS - 1] = self.state
-            if len(self._snapshots) > self._max_snapshots:
-                del self._snapshots[next(iter(self._snapshots))]
+        while len(self._snapshots) > self._num_marks:
+            del self._snapshots[next(iter(self._snapshots))]
 
     def trim(self, num_tokens: int) -> None:
         """Refuse to go back.
@@ -114,3 +120,15 @@ class StateStore:
         self.state = None
         self._snapshots = {}
         self._num_tokens = 0
+
+    def _marks(self, num_tokens: int) -> set[int]:
+        """Return the ends of blocks within the next tokens that are kept.
+
+        Of a step of several tokens the last end is, and the one before its last token: of a prompt that is given again,
+        one token at least is computed again.
+        """
+        start, end = self.length, self.length + num_tokens
+        marks = set(range((start // self._mark_tokens + 1) * self._mark_tokens, end + 1, self._mark_tokens))
+        if num_tokens > 1:
+            marks |= {last // BLOCK_TOKENS * BLOCK_TOKENS for last in (end, end - 1)}
+        return {mark for mark in marks if mark > start}

@@ -23,6 +23,7 @@ from models.checkpoint.architectures import check_architecture
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.config import parse_config
 from models.checkpoint.folder import INDEX_FILE, read_folder_tensors
+from models.checkpoint.kv_sizes import kv_layers
 from models.checkpoint.safetensors import read_safetensors_header
 from models.checkpoint.shards import Shards
 from models.checkpoint.text_config import TextConfig
@@ -47,15 +48,19 @@ GRAPHS: dict[str, Callable[[TextConfig], object]] = {
     "mistral": mistral.dense_config,
     "qwen2": qwen2.dense_config,
     "qwen3": qwen3.dense_config,
+    "qwen3_moe": qwen3.dense_config,
     "smollm3": smollm3.dense_config,
     "phi3": phi3.dense_config,
     "gemma3_text": gemma3.Config.of,
     "gemma4_text": gemma4.layer_configs,
+    "qwen3_5": kv_layers,
+    "qwen3_5_moe": kv_layers,
 }
 WORDS = [
     "",
     "full_attention",
     "sliding_attention",
+    "linear_attention",
     "default",
     "linear",
     "llama3",

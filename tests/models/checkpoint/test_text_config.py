@@ -81,9 +81,16 @@ def test_reads_experts_and_linear_attention() -> None:
         full_attention_interval=4,
         attn_output_gate=True,
     )
-    assert text.experts == ExpertsConfig(True, 8, 2, 48, 2, (3,), True)
+    assert text.experts == ExpertsConfig(True, 8, 2, 48, 0, 2, (3,), True)
     assert text.linear_attention == LinearAttentionConfig(8, 4, 16, 32, 4, 4, True)
     assert [text.experts.has_experts(layer) for layer in range(6)] == [False, True, False, False, False, True]
+
+
+def test_the_number_of_experts_stands_under_two_names() -> None:
+    assert read(num_local_experts=4, shared_expert_intermediate_size=16).experts == ExpertsConfig(
+        num_experts=4, shared_size=16
+    )
+    assert read(num_experts=2, num_local_experts=4).experts.num_experts == 2
 
 
 def test_the_number_of_chosen_experts_stands_under_two_names() -> None:

@@ -12,6 +12,9 @@ from tests.models.checkpoint.configs import GEMMA4, SIZES, config, read, refused
 NUMBERS = {"original_max_position_embeddings": 64}
 
 
+EXPERTS: dict[str, Any] = {"num_experts": 4, "moe_intermediate_size": 48}
+
+
 @pytest.mark.parametrize("key", [*SIZES, "model_type"])
 @pytest.mark.parametrize("model_type", ["unheard_of", "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3"])
 def test_a_missing_key_is_named(model_type: str, key: str) -> None:
@@ -79,7 +82,13 @@ def test_a_value_of_another_kind_is_named(changes: dict[str, Any], key: str) -> 
         (config("gemma3_text", num_key_value_heads=2, hidden_activation="silu"), "hidden_activation"),
         (config("gemma3_text", num_key_value_heads=2, attn_logit_softcapping=50.0), "attn_logit_softcapping"),
         (config("gemma3_text", num_key_value_heads=2, use_bidirectional_attention=True), "use_bidirectional_attention"),
-        (config(**GEMMA4, enable_moe_block=True, num_experts=4), "enable_moe_block"),
+        (config("qwen3", **EXPERTS, enable_moe_block=True), "enable_moe_block"),
+        (config("qwen3_moe", **EXPERTS, num_experts_per_tok=5), "num_experts_per_tok"),
+        (config("qwen3_moe", **EXPERTS), "num_experts_per_tok"),
+        (config("qwen3_moe", num_experts_per_tok=2, moe_intermediate_size=48), "num_experts"),
+        (config("qwen3_moe", num_experts_per_tok=2, num_local_experts=4), "moe_intermediate_size"),
+        (config(**GEMMA4, **EXPERTS, enable_moe_block=True), "top_k_experts"),
+        (config(**GEMMA4, **EXPERTS, enable_moe_block=True, top_k_experts=5), "top_k_experts"),
         (config(**GEMMA4, num_kv_shared_layers=3), "num_kv_shared_layers"),
         (config(**GEMMA4, num_kv_shared_layers=1, layer_types=[SLIDING, SLIDING, FULL]), "num_kv_shared_layers"),
         (config(**GEMMA4, global_head_dim=5), "global_head_dim"),

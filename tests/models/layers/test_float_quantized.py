@@ -10,15 +10,21 @@ import pytest
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointRejected
 from models.checkpoint.weights import Weights
+from models.layers.expert_stacks import ExpertStacks
 from models.layers.float_quantized import FloatLinear
+from models.layers.mlx_arithmetic import MlxArithmetic
+from models.layers.native_arithmetic import NativeArithmetic
+from models.layers.quantized import FloatMatrix
 from models.registry import load
 from models.step import NumericPath
+from native import kernels
 from tests.models.families import FLOATS
 from tests.support.tiny_models import write_llama, write_tensors
 
 UP, EMBEDDING = "model.layers.0.mlp.up_proj", "model.embed_tokens"
 # Its groups' scales would be under the smallest float of 8 bits, and the weights all zero.
 SMALL = 1e-6
+EXPERTS = ((128, 64), (128, 64), (64, 128))
 SIZES = {UP: (128, 64), EMBEDDING: (288, 64)}
 
 
@@ -101,3 +107,29 @@ def test_modes_without_such_a_scale_leave_it_over(tmp_path: Path) -> None:
     with pytest.raises(CheckpointRejected) as caught:
         load(open_checkpoint(folder), NumericPath.FAST, lambda _: None)
     assert (caught.value.key, caught.value.problem) == (f"{UP}.global_scale", "is no part of this model")
+
+
+@pytest.mark.parametrize("arithmetic", [MlxArithmetic, NativeArithmetic] if kernels.is_available() else [MlxArithmetic])
+def test_each_expert_s_own_scale_is_applied(arithmetic: type[MlxArithmetic | NativeArithmetic]) -> None:
+    mx.random.seed(3)
+    weights = [mx.random.normal((4, *sizes)) * mx.array([1.0, 1e-6, 1e3, 1.0])[:, None, None] for sizes in EXPERTS]
+    packed = [scaled_stack(weight) for weight in weights]
+    dense = [unpacked(matrix) for matrix in packed]
+    for sizes in ((1, 2), (40, 3)):
+        x, indices = mx.random.normal((1, sizes[0], 64)), mx.random.randint(0, 4, (1, *sizes))
+        found, expected = (arithmetic().experts(ExpertStacks(*each), "silu")(x, indices) for each in (packed, dense))
+        assert worst_share(found, expected) < 1e-4
+
+
+def scaled_stack(weight: mx.array) -> FloatMatrix:
+    largest = mx.max(mx.abs(weight), axis=(1, 2))
+    parts = [mx.quantize(own, mode="nvfp4", global_scale=largest[index])[:2] for index, own in enumerate(weight)]
+    codes, scales = (mx.stack([part[place] for part in parts]) for place in (0, 1))
+    return FloatMatrix(codes, scales, 16, 4, "nvfp4", largest)
+
+
+def unpacked(matrix: FloatMatrix) -> mx.array:
+    assert matrix.global_scale is not None
+    parts = zip(matrix.codes, matrix.scales, matrix.global_scale, strict=True)
+    made = [mx.dequantize(*part[:2], mode="nvfp4", global_scale=part[2], dtype=mx.float32) for part in parts]
+    return mx.stack(made)

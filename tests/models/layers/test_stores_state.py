@@ -19,13 +19,23 @@ def inputs(start: int, num_tokens: int) -> mx.array:
 
 def run(store: StateStore, num_tokens: int) -> Sequence[mx.array]:
     """Run a toy recurrent layer over the next tokens: a decaying sum, and the last input."""
+    total, last = store.state or (mx.zeros(WIDTH), mx.zeros(WIDTH))
+    states: list[Sequence[mx.array]] = []
+    done = store.length
     for piece in store.pieces(num_tokens):
-        total, last = store.state or (mx.zeros(WIDTH), mx.zeros(WIDTH))
-        for x in inputs(store.length, piece):
+        for x in inputs(done, piece):
             total, last = total * 0.9 + x * last, x
-        store.advance((total, last), piece)
+        states.append((total, last))
+        done += piece
+    store.advance(states, num_tokens)
     assert store.state is not None
     return store.state
+
+
+def walk(store: StateStore, num_tokens: int) -> None:
+    """Go on with states that say nothing."""
+    if num_tokens:
+        store.advance([(mx.zeros(1),)] * len(store.pieces(num_tokens)), num_tokens)
 
 
 def same(left: Sequence[mx.array], right: Sequence[mx.array]) -> bool:
@@ -38,9 +48,34 @@ def same(left: Sequence[mx.array], right: Sequence[mx.array]) -> bool:
 )
 def test_pieces_end_where_blocks_end(before: int, num_tokens: int, pieces: list[int]) -> None:
     store = StateStore()
-    for piece in store.pieces(before):
-        store.advance((mx.zeros(1),), piece)
+    walk(store, before)
     assert store.pieces(num_tokens) == pieces
+
+
+@pytest.mark.parametrize(
+    ("before", "num_tokens", "pieces"),
+    [
+        (0, 127, [96, 31]),
+        (0, 128, [96, 32]),  # others may begin at 128, and who has the same prompt at 96
+        (0, 300, [128, 128, 32, 12]),
+        (100, 40, [28, 12]),
+        (127, 1, [1]),
+        (60, 3, [3]),
+        (60, 4, [4]),
+    ],
+)
+def test_few_ends_of_blocks_are_marks_where_a_state_is_large(before: int, num_tokens: int, pieces: list[int]) -> None:
+    store = StateStore(mark_blocks=4)
+    walk(store, before)
+    assert store.pieces(num_tokens) == pieces
+
+
+def test_tokens_that_come_one_by_one_leave_a_state_at_each_mark_alone() -> None:
+    store = StateStore(mark_blocks=4)
+    walk(store, 30)
+    for _ in range(300):
+        walk(store, 1)
+    assert [store.extract(block) is not None for block in range(10)] == [block in (3, 7) for block in range(10)]
 
 
 def test_a_state_does_not_depend_on_how_tokens_are_cut_into_steps() -> None:
@@ -81,7 +116,7 @@ def test_an_adopted_state_can_be_shared_again() -> None:
 
 
 def test_keeps_the_last_ends_of_blocks_only() -> None:
-    store = StateStore(max_snapshots=2)
+    store = StateStore(num_marks=2)
     run(store, 130)
     assert [store.extract(block) is not None for block in range(4)] == [False, False, True, True]
     assert store.nbytes == 3 * 2 * WIDTH * 4
@@ -110,12 +145,13 @@ def test_a_cleared_store_is_empty() -> None:
     assert same(run(store, 10), run(StateStore(), 10))
 
 
-@pytest.mark.parametrize("num_tokens", [0, 3])
-def test_refuses_a_piece_that_steps_over_the_end_of_a_block(num_tokens: int) -> None:
+@pytest.mark.parametrize(("num_states", "num_tokens"), [(0, 0), (1, 0), (1, 3), (3, 3)])
+def test_refuses_other_states_than_those_it_has_asked_for(num_states: int, num_tokens: int) -> None:
     store = StateStore()
-    run(store, 30)
-    with pytest.raises(StoreError, match="ends after 2"):
-        store.advance((mx.zeros(1),), num_tokens)
+    walk(store, 30)
+    with pytest.raises(StoreError, match="states are given for"):
+        store.advance([(mx.zeros(1),)] * num_states, num_tokens)
+    assert store.length == 30
 
 
 def test_refuses_what_it_cannot_share_or_adopt() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import generate_step, stream_generate
+from mlx_lm.tuner.utils import load_adapters
 from mlx_lm.utils import load, load_model
 
 from models.checkpoint.tokenizer import Tokenizer
@@ -28,9 +29,12 @@ class _Kept:
         return list(zip(tokens, self.logits[: len(tokens)], strict=True))
 
 
-def greedy_logits(folder: Path, prompt: Sequence[int], num_tokens: int) -> Choices:
-    """Return each greedy token with the logits [V] that it was taken from."""
+def greedy_logits(folder: Path, prompt: Sequence[int], num_tokens: int, adapter: Path | None = None) -> Choices:
+    """Return each greedy token with the logits [V] that it was taken from, behind an adapter where one is given."""
     model, _ = load_model(folder)
+    if adapter is not None:
+        model = load_adapters(model, str(adapter))
+        model.eval()
     kept = _Kept()
     steps = generate_step(mx.array(list(prompt)), model, max_tokens=num_tokens, logits_processors=[kept])
     return kept.with_tokens([int(token) for token, _ in steps])

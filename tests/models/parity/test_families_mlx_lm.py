@@ -1,10 +1,11 @@
-"""The reference path gives mlx-lm's logits bit for bit, for every dense family."""
+"""The reference path gives mlx-lm's logits bit for bit, for every family."""
 
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
+from tests.models.decoding import NUM_STEPS
 from tests.models.families import FAMILIES
 from tests.models.parity.equality import assert_bit_equal, load_path
 from tests.models.stepping import greedy
@@ -32,3 +33,12 @@ def test_logits_are_those_of_mlx_lm(tmp_path: Path, name: str, num_prompt_tokens
     folder, prompt = write_family(tmp_path / "tiny", FAMILIES[name]), prompt_of(num_prompt_tokens)
     ours = list(greedy(load_path(folder), prompt, NUM_TOKENS))
     assert_bit_equal(ours, greedy_logits(folder, prompt, NUM_TOKENS))
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe 4-bit", "gemma4 experts 4-bit wrapped", "qwen3_5_moe 4-bit"])
+def test_logits_of_a_long_decode_with_experts_are_those_of_mlx_lm(tmp_path: Path, name: str) -> None:
+    from tests.models.parity.mlx_lm_oracle import greedy_logits
+
+    folder, prompt = write_family(tmp_path / "tiny", FAMILIES[name]), prompt_of(30, seed=11)
+    ours = list(greedy(load_path(folder), prompt, NUM_STEPS))
+    assert_bit_equal(ours, greedy_logits(folder, prompt, NUM_STEPS))

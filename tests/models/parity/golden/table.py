@@ -1,6 +1,6 @@
 """Which checkpoints are compared with transformers, and on which prompt: plain weights, one of each kind of graph."""
 
-from tests.models.families import EDGE, FAMILIES, KEY_VALUE, LONG
+from tests.models.families import EDGE, FAMILIES, KEY_VALUE, LONG, SHORT, SOME_DENSE
 from tests.support.tiny_families import Tiny
 
 NUM_KEPT = 4
@@ -20,6 +20,8 @@ GOLDEN: dict[str, Tiny] = {
             "gemma3",
             "gemma3 rope linear",
             "gemma4",
+            "gemma4 experts fused",
+            "qwen3_moe each",
         )
     },
     "mistral window": Tiny("mistral", {"sliding_window": 24}),
@@ -29,4 +31,10 @@ GOLDEN: dict[str, Tiny] = {
     "qwen2 window": Tiny("qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
     "gemma4 values from keys": Tiny("gemma4_text", KEY_VALUE),
     "gemma4 edge": Tiny("gemma4_text", EDGE),
+    # The text models alone, as their makers publish them.
+    "qwen3_5": Tiny("qwen3_5", {"model_type": "qwen3_5_text"}, is_published=True),
+    "qwen3_5 short": Tiny("qwen3_5", {**SHORT, "model_type": "qwen3_5_text"}, is_published=True),
+    "qwen3_5_moe": Tiny("qwen3_5_moe", {"model_type": "qwen3_5_moe_text"}, layout="fused", is_published=True),
+    "qwen3_moe some dense": Tiny("qwen3_moe", SOME_DENSE, layout="each"),
+    "qwen3_moe window": Tiny("qwen3_moe", {"use_sliding_window": True, "sliding_window": 24}, layout="each"),
 }

@@ -1,0 +1,1 @@
+"""Where routed experts lie and how they come to the step that needs them."""

@@ -8,13 +8,14 @@ from worker import lifeline
 if __name__ == "__main__":
     lifeline.arm()
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 EXIT_USAGE = 2
 
-HELP = """usage: python -P -m worker [describe PATH [SETTINGS] | fit PATH [SETTINGS] | doctor CHECK]
+HELP = """usage: python -P -m worker [describe | fit | pack | fuse PATH [SETTINGS] | doctor CHECK]
 
 The worker process of Pomona: holds one model, and answers its gateway on a Unix socket.
 The gateway starts it, with a lifeline on descriptor 9 and its settings, as JSON, on descriptor 10.
@@ -22,6 +23,10 @@ The gateway starts it, with a lifeline on descriptor 9 and its settings, as JSON
   describe PATH [SETTINGS]   print what a checkpoint is, as JSON, from its headers alone; SETTINGS, as JSON, may set
                              reasoning_marks, tool_dialect and task
   fit PATH [SETTINGS]        print what a worker of these settings would take of memory, as JSON, from headers alone
+  fuse PATH SETTINGS         write a checkpoint with an adapter in its weights; SETTINGS, as JSON, say adapter and
+                             output, two absolute paths, and may set packs_again
+  pack PATH [SETTINGS]       write a checkpoint's routed experts into a pack beside it; SETTINGS, as JSON, may set
+                             action: build, rebuild, check or remove
   doctor CHECK               run one check of this machine
 
 To serve a model, run `pomona serve`.
@@ -41,18 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         case ["-h" | "--help"]:
             sys.stdout.write(HELP)
             return 0
-        case ["describe", *rest]:
-            from worker import describe  # noqa: PLC0415  (as all below: what is not asked for costs nothing)
-
-            return describe.main(rest)
-        case ["fit", *rest]:
-            from worker import fit  # noqa: PLC0415
-
-            return fit.main(rest)
-        case ["doctor", *rest]:
-            from worker import doctor  # noqa: PLC0415
-
-            return doctor.main(rest)
+        case ["describe" | "fit" | "pack" | "fuse" | "doctor" as verb, *rest]:
+            return int(importlib.import_module(f"worker.{verb}").main(rest))  # what is not asked for costs nothing
         case _:
             sys.stderr.write(HELP)
             return EXIT_USAGE

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from models.layers.cache import Cache
+from models.layers.cache import Cache, Step
 from models.registry import LoadedModel
 from models.step import NumericPath, RowPlan, StepPlan
 from worker.row import Row, RowOrderError, Underway
@@ -38,6 +38,7 @@ class Batch:
 
     def __init__(self, loaded: LoadedModel, cache: Cache) -> None:
         self._model = loaded.model
+        self._adapters = loaded.adapters
         self._cache = cache
         self._is_reference = loaded.path is NumericPath.REFERENCE
         self._drawer = Drawer(loaded.path, is_native=loaded.arithmetic.name == "native")
@@ -48,7 +49,7 @@ class Batch:
 
         Inner chunks are waited for, so that no more than one step of them is ever under way.
         """
-        step = self._cache.begin(StepPlan(tuple(plans)))
+        step = self._begin(plans)
         hidden = self._model.hidden(step)
         complete = tuple(row for row, plan in zip(rows, plans, strict=True) if plan.logits_at)
         if complete:
@@ -96,19 +97,26 @@ class Batch:
 
     def _forward(self, rows: tuple[Row, ...], *, is_ahead: bool) -> Forward:
         plans = [self._plan(row, is_ahead=is_ahead) for row in rows]
-        step = self._cache.begin(StepPlan(tuple(plans)), _tokens_of(rows) if is_ahead else None)
+        step = self._begin(plans, _tokens_of(rows) if is_ahead else None)
         hidden = self._model.hidden(step)
         return Forward(rows, self._model.head(step.select(hidden))[0])
+
+    def _begin(self, plans: Items[RowPlan], device_tokens: mx.array | None = None) -> Step:
+        step = self._cache.begin(StepPlan(tuple(plans)), device_tokens)
+        if self._adapters is not None:
+            self._adapters.serve(step)
+        return step
 
     def _plan(self, row: Row, *, is_ahead: bool) -> RowPlan:
         start = self._cache.length(row.slot)
         if is_ahead:
             row.num_computing = 1
-            return RowPlan(row.slot, None, start, (0,))
+            return RowPlan(row.slot, None, start, (0,), row.sequence.request.adapters)
         pending = row.pending()
         row.num_computing = len(pending)
         tokens = pending + row.guess()
-        return RowPlan(row.slot, tokens, start, tuple(range(len(pending) - 1, len(tokens))))
+        logits_at = tuple(range(len(pending) - 1, len(tokens)))
+        return RowPlan(row.slot, tokens, start, logits_at, row.sequence.request.adapters)
 
     def _draw(self, forward: Forward, left: set[Row]) -> Draw | None:
         plans: list[DrawPlan] = []

@@ -123,4 +123,4 @@ def _chunk(sequence: Sequence, num_tokens: int) -> Chunk:
     start, end = sequence.prefilled, sequence.prefilled + num_tokens
     prompt = sequence.request.prompt_ids
     logits_at = (num_tokens - 1,) if end == len(prompt) else ()
-    return Chunk(sequence, RowPlan(sequence.slot, prompt[start:end], start, logits_at))
+    return Chunk(sequence, RowPlan(sequence.slot, prompt[start:end], start, logits_at, sequence.request.adapters))

@@ -9,15 +9,17 @@ from typing import Any
 from pomona.v1 import generation_pb2, model_pb2
 
 from models.borrowed.checkpoint import open_any
-from models.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint, open_checkpoint
 from models.checkpoint.config import GENERATION_CONFIG_FILE
 from models.checkpoint.errors import CheckpointRejected
 from models.whisper.folder import open_whisper
 from worker.abilities import Abilities, told_abilities
+from worker.adapters.wanted import MAX_ADAPTERS
 from worker.embedding.describe import encoder_message
 from worker.embedding.task import TextTask, task_of
 from worker.kinds import is_speech
 from worker.one_shot import print_answer
+from worker.routed_experts import experts_message
 from worker.settings import read_some
 from worker.speech.describing import check_settings, speech_message
 
@@ -35,7 +37,7 @@ _SAMPLING_RANGES = {
 _NEVER_ZERO = frozenset({"top_p", "repetition_penalty"})
 _MAX_TOKENS = (1 << 32) - 1
 _MAX_LOGPROBS = 20
-NO_ADAPTERS = "this build applies no adapters"
+NO_ADAPTERS = "the model is computed by mlx-lm, where no adapters are added"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,13 +86,18 @@ def model_message(checkpoint: Checkpoint, abilities: Abilities) -> model_pb2.Mod
     Raises:
         CheckpointRejected: generation_config.json holds a default that no request could ask for.
     """
+    takes_adapters = isinstance(checkpoint, TextCheckpoint)
     return model_pb2.Model(
+        experts=experts_message(checkpoint),
         revision=checkpoint.revision,
         architecture=checkpoint.architecture,
         quantization=str(checkpoint.quantization or ""),
         tasks=[model_pb2.Model.TASK_GENERATE],
-        limits=model_pb2.ModelLimits(max_context_tokens=checkpoint.limits.max_position_embeddings or 0),
-        generation=_capabilities(abilities),
+        limits=model_pb2.ModelLimits(
+            max_context_tokens=checkpoint.limits.max_position_embeddings or 0,
+            max_adapters=MAX_ADAPTERS if takes_adapters else 0,
+        ),
+        generation=_capabilities(abilities, takes_adapters=takes_adapters),
         default_sampling=default_sampling(checkpoint.generation_config),
         default_stopping=default_stopping(checkpoint.generation_config),
     )
@@ -137,7 +144,7 @@ def default_stopping(generation_config: Mapping[str, Any]) -> generation_pb2.Sto
     return generation_pb2.StoppingParams(max_tokens=limit)
 
 
-def _capabilities(abilities: Abilities) -> model_pb2.GenerationCapabilities:
+def _capabilities(abilities: Abilities, *, takes_adapters: bool) -> model_pb2.GenerationCapabilities:
     """Say what this build can do beside plain text with such a model, and why not otherwise."""
     return model_pb2.GenerationCapabilities(
         logprobs=True,
@@ -147,7 +154,7 @@ def _capabilities(abilities: Abilities) -> model_pb2.GenerationCapabilities:
         lark_grammar=True,
         tool_calls=abilities.dialect is not None,
         reasoning=abilities.marks is not None,
-        adapters=False,
+        adapters=takes_adapters,
         prefix_cache=True,
-        unavailable={**abilities.unavailable, "adapters": NO_ADAPTERS},
+        unavailable={**abilities.unavailable, **({} if takes_adapters else {"adapters": NO_ADAPTERS})},
     )

@@ -16,16 +16,12 @@ from enum import Enum
 from functools import partial
 from typing import Generic
 
-from worker.errors import (
-    ModelLoading,
-    ModelUnloading,
-    QueueFull,
-    WorkerError,
-    incident_of,
-)
+from worker.errand import Errand
+from worker.errors import ModelLoading, ModelUnloading, QueueFull, WorkerError, incident_of
 from worker.events import Completed, Event, Failed, Usage
 from worker.job import Job, P, R, RequestView, T, Workload
 from worker.outbox import Outbox
+from worker.outcomes import reject, resolve, retrieve
 
 MAX_FAILURES_IN_A_ROW = 3
 LONGEST_WAIT_S = 3600.0
@@ -49,8 +45,8 @@ class EngineState(Enum):
 class Engine(Generic[R, P]):
     """Runs a workload on its own thread.
 
-    `submit`, `cancel`, `requests`, `load` and `stop` are called on the event loop, `wake` anywhere. The counters may
-    be read anywhere.
+    `submit`, `cancel`, `do`, `requests`, `load` and `stop` are called on the event loop, `wake` anywhere. The counters
+    may be read anywhere.
 
     Args:
         workload: what it runs; belongs to the engine's thread from `start` on.
@@ -90,7 +86,7 @@ class Engine(Generic[R, P]):
         self._state = EngineState.LOADING
         self._live: dict[str, Job[R]] = {}
         self._loaded: asyncio.Future[object] = loop.create_future()
-        self._loaded.add_done_callback(_retrieve)
+        self._loaded.add_done_callback(retrieve)
         self._ended: asyncio.Future[object] = loop.create_future()
         self._thread = threading.Thread(target=self._main, name="pomona-engine", daemon=True)
         self._aside = ThreadPoolExecutor(1, "pomona-aside")  # its thread starts with its first work
@@ -126,8 +122,7 @@ class Engine(Generic[R, P]):
         """
         job = Job(request, outbox, self._clock())
         with self._lock:
-            if self._state is not EngineState.READY:
-                raise ModelLoading if self._state is EngineState.LOADING else ModelUnloading
+            self._check_ready()
             if len(self._live) >= self.workload.max_jobs:
                 raise QueueFull(len(self._live))
             self._live[request.key] = job
@@ -148,6 +143,19 @@ class Engine(Generic[R, P]):
         if not self._is_woken:
             self._is_woken = True
             self._commands.put(self._wakened)
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Have something done on the engine's thread between two ticks, behind what was asked of it before.
+
+        Raises:
+            ModelLoading, ModelUnloading: as `submit`.
+            Exception: whatever it raises.
+        """
+        errand = Errand(work, self._lease)
+        with self._lock:
+            self._check_ready()
+            self._commands.put(errand.run)
+        return await errand.wait()
 
     def requests(self) -> list[RequestView]:
         """Describe the requests in flight, oldest first."""
@@ -218,10 +226,10 @@ class Engine(Generic[R, P]):
             self._move(EngineState.ENDED)
             # A future's waiters are no place for what is not an `Exception`, such as a panic of native code.
             told = error if isinstance(error, Exception) else incident_of(error, "load failed")
-            self._call(_reject, self._loaded, told)
+            self._call(reject, self._loaded, told)
             return False
         self._move(EngineState.READY)
-        self._call(_resolve, self._loaded, loaded)
+        self._call(resolve, self._loaded, loaded)
         return True
 
     def _report_load(self, progress: object) -> None:
@@ -279,8 +287,9 @@ class Engine(Generic[R, P]):
 
     def _fail_tick(self, plan: P | None, error: BaseException) -> None:
         """End the jobs of a tick that failed; all jobs, where not even a plan could be made."""
-        self._failures += 1
-        answer = incident_of(error, "step failed")
+        is_known = isinstance(error, WorkerError)  # to the workload, which can go on
+        self._failures += not is_known
+        answer = error if is_known else incident_of(error, "step failed")
         keys = list(self._admitted) if plan is None else plan.keys
         for key in keys:
             if (job := self._admitted.get(key)) is not None:
@@ -331,7 +340,7 @@ class Engine(Generic[R, P]):
             incident_of(error, "workload was not closed")
         self._aside.shutdown(wait=False, cancel_futures=True)
         self.flush()
-        self._call(_resolve, self._ended, None)
+        self._call(resolve, self._ended, None)
         if is_broken:
             self._call(self._on_fatal)
 
@@ -343,6 +352,10 @@ class Engine(Generic[R, P]):
             self.post(job, Failed(error, Usage()))
 
     # Either thread.
+
+    def _check_ready(self) -> None:
+        if self._state is not EngineState.READY:
+            raise ModelLoading if self._state is EngineState.LOADING else ModelUnloading
 
     def _move(self, state: EngineState) -> None:
         with self._lock:
@@ -380,19 +393,3 @@ _log = logging.getLogger(__name__)
 def _deliver(batch: list[tuple[Outbox, Event]]) -> None:
     for outbox, event in batch:
         outbox.put(event)
-
-
-def _resolve(future: asyncio.Future[object], result: object) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _reject(future: asyncio.Future[object], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-def _retrieve(future: asyncio.Future[object]) -> None:
-    """Look at the outcome, so that a load which nobody waited for makes no noise when it is collected."""
-    if not future.cancelled():
-        future.exception()

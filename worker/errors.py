@@ -16,12 +16,16 @@
     │   │   └── ResponseTooLarge
     │   ├── StreamOrder
     │   ├── AdapterNotFound
+    │   ├── AdapterConflict
+    │   ├── AdapterIncompatible
+    │   ├── AdapterInUse
     │   └── CredentialsInvalid
     ├── CapacityError
     │   ├── QueueFull
     │   ├── TemplateBusy
     │   ├── ConstraintBusy
     │   ├── AudioNotStored
+    │   ├── AdapterCapacity
     │   └── SlowReader
     ├── StateError
     │   ├── ModelLoading
@@ -45,6 +49,7 @@ trace.
 
 import logging
 import secrets
+from collections.abc import Sequence
 
 from worker.clipping import clipped
 
@@ -151,8 +156,31 @@ class StreamOrder(RequestError):
 class AdapterNotFound(RequestError):
     """Raised when a request names an adapter that the model does not have."""
 
-    def __init__(self, adapter: str) -> None:
-        super().__init__("the model has no such adapter", adapter=adapter)
+    def __init__(self, adapter: str, available: Sequence[str] = ()) -> None:
+        names = ", ".join(available)
+        super().__init__(f"the model has no such adapter; it has: {names or 'none'}", adapter=adapter, available=names)
+
+
+class AdapterConflict(RequestError):
+    """Raised when an adapter of other content has the name already."""
+
+    def __init__(self, adapter: str, revision: str) -> None:
+        message = "an adapter of other content has this name; replace it, or unload it first"
+        super().__init__(message, adapter=adapter, revision=revision)
+
+
+class AdapterIncompatible(RequestError):
+    """Raised when an adapter is spoilt, of a kind that is not run, or does not fit the model."""
+
+    def __init__(self, adapter: str, problem: str, **metadata: str) -> None:
+        super().__init__(problem, adapter=adapter, **metadata)
+
+
+class AdapterInUse(RequestError):
+    """Raised when requests used an adapter for longer than its unloading could wait; it stays."""
+
+    def __init__(self, adapter: str, num_requests: int) -> None:
+        super().__init__(f"{num_requests} requests still use the adapter", adapter=adapter, requests=num_requests)
 
 
 class CredentialsInvalid(RequestError):
@@ -192,6 +220,14 @@ class AudioNotStored(CapacityError):
 
     def __init__(self) -> None:
         super().__init__("the server has no room to store the audio now", scope="audio")
+
+
+class AdapterCapacity(CapacityError):
+    """Raised when an adapter does not fit beside those that are in use or pinned."""
+
+    def __init__(self, adapter: str, num_bytes: int, free_bytes: int, max_bytes: int) -> None:
+        message = f"the adapter takes {num_bytes} bytes, and {free_bytes} of the {max_bytes} for adapters can be free"
+        super().__init__(message, adapter=adapter, bytes=num_bytes, free_bytes=free_bytes, max_bytes=max_bytes)
 
 
 class SlowReader(CapacityError):

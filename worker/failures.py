@@ -15,6 +15,10 @@ from models.checkpoint.errors import CheckpointError
 from worker.clipping import clipped
 from worker.errors import (
     MAX_FACT_BYTES,
+    AdapterCapacity,
+    AdapterConflict,
+    AdapterIncompatible,
+    AdapterInUse,
     AdapterNotFound,
     AudioNotStored,
     AudioTooLarge,
@@ -142,9 +146,20 @@ def _precondition(error: WorkerError) -> Message:
     return error_details_pb2.PreconditionFailure(violations=[violation])
 
 
-def _quota(error: WorkerError) -> Message:
-    violation = error_details_pb2.QuotaFailure.Violation(subject="requests", description=error.message)
+def _adapter_precondition(error: WorkerError) -> Message:
+    violation = error_details_pb2.PreconditionFailure.Violation(
+        type=ROWS[type(error)].reason, subject=error.metadata.get("adapter", ""), description=error.message
+    )
+    return error_details_pb2.PreconditionFailure(violations=[violation])
+
+
+def _quota(error: WorkerError, subject: str = "requests") -> Message:
+    violation = error_details_pb2.QuotaFailure.Violation(subject=subject, description=error.message)
     return error_details_pb2.QuotaFailure(violations=[violation])
+
+
+def _adapter_quota(error: WorkerError) -> Message:
+    return _quota(error, "adapters")
 
 
 def _resource(error: WorkerError) -> Message:
@@ -166,6 +181,10 @@ ROWS: dict[type[WorkerError], Row] = {
     ResponseTooLarge: Row(grpc.StatusCode.INVALID_ARGUMENT, "RESPONSE_TOO_LARGE", _bad_request),
     StreamOrder: Row(grpc.StatusCode.INVALID_ARGUMENT, "STREAM_ORDER"),
     AdapterNotFound: Row(grpc.StatusCode.NOT_FOUND, "ADAPTER_NOT_FOUND", _resource),
+    AdapterConflict: Row(grpc.StatusCode.ALREADY_EXISTS, "ADAPTER_CONFLICT", _resource),
+    AdapterIncompatible: Row(grpc.StatusCode.FAILED_PRECONDITION, "ADAPTER_INCOMPATIBLE", _adapter_precondition),
+    AdapterInUse: Row(grpc.StatusCode.FAILED_PRECONDITION, "ADAPTER_IN_USE", _adapter_precondition),
+    AdapterCapacity: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "ADAPTER_CAPACITY", _adapter_quota),
     CredentialsInvalid: Row(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_INVALID"),
     QueueFull: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _quota, retry_after_s=1.0),
     TemplateBusy: Row(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _quota, retry_after_s=1.0),

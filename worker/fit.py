@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,9 +12,9 @@ from pomona.v1 import model_pb2
 from models.borrowed.checkpoint import open_any
 from models.checkpoint.checkpoint import TextCheckpoint
 from models.checkpoint.errors import CheckpointRejected
-from models.checkpoint.fit import Fit, Run, TextSizes, largest_context
-from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
+from models.checkpoint.fit import Fit, largest_context
 from models.checkpoint.sizes import Computation
+from models.checkpoint.slab_sizes import SlabSizes
 from models.checkpoint.text_config import CONFIG_FILE
 from models.embedding.embedder import for_vectors, read_embedder
 from models.whisper.computation import whisper_computation
@@ -24,30 +22,17 @@ from models.whisper.config import Config
 from models.whisper.fit import cache_bytes, whisper_fit
 from models.whisper.folder import open_whisper
 from worker import machine
-from worker.chunks import REFERENCE_CHUNK_TOKENS
-from worker.embedding.task import TextTask, task_of
-from worker.embedding.turns import NUM_SLOTS, SHORT_STEPS
-from worker.errors import ModelLoadFailed, UnsupportedOption
+from worker.embedding.task import task_of
+from worker.errors import UnsupportedOption
+from worker.expert_choice import ExpertsWish
+from worker.fitting import fitting_options
 from worker.kinds import is_speech
 from worker.one_shot import print_answer
-from worker.prefix_settings import PrefixSettings
+from worker.routed_experts import note_experts
 from worker.settings import SettingsError, read_some
 from worker.speech.bounds import DEFAULT_BYTES, SpeechBounds
-from worker.text_settings import TextSettings
+from worker.text_fit import SETTINGS, TextFit, bounds_of, has_kernels, is_reference
 
-# Of a worker, those that decide what it takes.
-SETTINGS = (
-    "path",
-    "context_tokens",
-    "max_batch_rows",
-    "prefill_chunk_tokens",
-    "kv_scheme",
-    "kv_bytes",
-    "prefix_cache_bytes",
-    "cpu_kernels",
-    "task",
-    "allow_mlx_lm",
-)
 BUDGET = "budget_bytes"
 # The longest context that is looked for where the checkpoint does not bound it.
 MAX_CONTEXT_TOKENS = 1 << 24
@@ -97,71 +82,38 @@ def _settings(text: str) -> tuple[dict[str, Any], int | None]:
     return read_some(json.dumps(given), SETTINGS), budget_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _TextModel:
-    """A text model whose context is still open.
-
-    Attributes:
-        bounds: of its workload.
-        sizes: what it takes.
-        task: what it is for.
-        is_reference: whether it runs on the reference path.
-    """
-
-    bounds: TextSettings
-    sizes: TextSizes
-    task: TextTask
-    is_reference: bool
-
-    def fit(self, context_tokens: int) -> Fit:
-        """Return what it takes with such a context; raises as a load that fails."""
-        bounds, is_reference = self.bounds, self.is_reference
-        run = Run(
-            context_tokens=context_tokens,
-            num_rows=bounds.max_batch_rows,
-            num_logits=bounds.max_batch_rows,
-            kv_tokens=bounds.kv_tokens(context_tokens, self.sizes.kv.rows_bytes),
-            chunk_tokens=REFERENCE_CHUNK_TOKENS if is_reference else bounds.prefill_chunk_tokens,
-            prefix_bytes=0 if is_reference else bounds.prefixes.max_bytes,
-        )
-        if self.task != "generate":
-            kv_tokens = run.kv_tokens + SHORT_STEPS * run.chunk_tokens
-            num_logits = run.num_rows if self.task == "rerank" else 0
-            run = replace(run, num_rows=NUM_SLOTS, num_logits=num_logits, kv_tokens=kv_tokens, prefix_bytes=0)
-        return self.sizes.fit(run)
-
-    def total_bytes(self, context_tokens: int) -> float:
-        """Return what it takes in all; no end of it where it would not load."""
-        try:
-            return self.fit(context_tokens).total_bytes
-        except ModelLoadFailed:
-            return math.inf
-
-
 def _text(
     checkpoint: TextCheckpoint, path: Path, settings: Mapping[str, Any], budget_bytes: int | None
 ) -> model_pb2.EstimateModelResponse:
-    asked, task = str(settings.get("kv_scheme", "none")), task_of(path, settings.get("task"))
+    task = task_of(path, settings.get("task"))
     if task == "embed":
         checkpoint = for_vectors(checkpoint, read_embedder(checkpoint, path))
-    computation = Computation.of(
-        checkpoint, machine.device(), has_kernels=_has_kernels(settings), is_reference=_is_reference(settings)
-    )
+    model = TextFit.of(checkpoint, path, settings, task, budget_bytes)
+    if model.sizes.experts is None:
+        _refuse_experts(model.wish)
     trained = checkpoint.limits.max_position_embeddings
-    try:
-        scheme = KVScheme.from_text(asked, folder=path if checkpoint.format == "safetensors" else None)
-        sizes = TextSizes(checkpoint, computation, scheme)
-        model = _TextModel(_bounds(settings), sizes, task, computation.is_reference)
-        context_tokens = model.bounds.context_tokens(trained)
-        fit = model.fit(context_tokens)
-    except KVSchemeError as error:
-        raise ModelLoadFailed(str(error), option=error.option) from error
-    response = _response(fit, computation, budget_bytes)
+    context_tokens = model.bounds.context_tokens(trained)
+    experts = model.experts(context_tokens)
+    fit = model.fit(context_tokens, None if experts is None else experts.memory_bytes)
+    response = _response(fit, model.computation, budget_bytes)
     response.largest_context_tokens = _largest(model.total_bytes, trained, budget_bytes)
     response.options.context_tokens = context_tokens
-    response.options.max_batch_rows = model.bounds.max_batch_rows
-    response.options.kv_scheme = asked
+    response.options.max_batch_rows = model.bounds.fitting(context_tokens, model.sizes.kv).max_batch_rows
+    response.options.kv_scheme = str(settings.get("kv_scheme", "none"))
+    if experts is not None and model.sizes.experts is not None:
+        response.estimate.all_experts_bytes = fit.all_experts_bytes
+        note_experts(response.options, experts.mode, experts.budget_bytes)
+        _note_slots(response.estimate, model.sizes.experts.slabs, experts.budget_bytes)
+    if budget_bytes is not None and fit.total_bytes > budget_bytes:
+        response.fitting_options.extend(fitting_options(model, context_tokens, trained or MAX_CONTEXT_TOKENS))
     return response
+
+
+def _note_slots(estimate: model_pb2.MemoryEstimate, slabs: SlabSizes | None, budget_bytes: int) -> None:
+    if slabs is not None:
+        estimate.least_expert_budget_bytes = slabs.least
+        estimate.total_experts = slabs.num_experts
+        estimate.slab_experts = slabs.room(budget_bytes) if budget_bytes else 0
 
 
 def _speech(path: Path, settings: Mapping[str, Any], budget_bytes: int | None) -> model_pb2.EstimateModelResponse:
@@ -170,10 +122,11 @@ def _speech(path: Path, settings: Mapping[str, Any], budget_bytes: int | None) -
     for name, values in unset.items():
         if settings.get(name, values[0]) not in values:
             raise UnsupportedOption(f"options.{name}", "a speech model hears windows of one length, in plain numbers")
+    _refuse_experts(ExpertsWish.of(settings))
     computation = whisper_computation(
-        checkpoint, machine.device(), has_kernels=_has_kernels(settings), is_reference=_is_reference(settings)
+        checkpoint, machine.device(), has_kernels=has_kernels(settings), is_reference=is_reference(settings)
     )
-    bounds = _bounds(settings)
+    bounds = bounds_of(settings)
     row_bytes = cache_bytes(Config.from_checkpoint(checkpoint.config), computation.item_bytes)
     num_rows = SpeechBounds(bounds.max_batch_rows, bounds.kv_bytes or DEFAULT_BYTES).fitting(row_bytes)
     response = _response(whisper_fit(checkpoint, computation, num_rows), computation, budget_bytes)
@@ -181,21 +134,12 @@ def _speech(path: Path, settings: Mapping[str, Any], budget_bytes: int | None) -
     return response
 
 
-def _has_kernels(settings: Mapping[str, Any]) -> bool:
-    return machine.has_kernels() and settings.get("cpu_kernels", True)
-
-
-def _is_reference(settings: Mapping[str, Any]) -> bool:
-    return settings.get("path") == "reference"
-
-
-def _bounds(settings: Mapping[str, Any]) -> TextSettings:
-    """Return the bounds of a workload with such settings, as `worker.model_loading.text_settings` does."""
-    names = {"max_batch_rows", "prefill_chunk_tokens", "kv_bytes"}
-    given = {name: value for name, value in settings.items() if name in names}
-    if "prefix_cache_bytes" in settings:
-        given["prefixes"] = PrefixSettings(max_bytes=settings["prefix_cache_bytes"])
-    return TextSettings(max_context_tokens=settings.get("context_tokens"), **given)
+def _refuse_experts(wish: ExpertsWish) -> None:
+    """Refuse to be asked where experts lie that there are none of."""
+    asked = {"options.experts_mode": wish.mode, "options.expert_budget_bytes": wish.budget_bytes}
+    for name, value in asked.items():
+        if value is not None:
+            raise UnsupportedOption(name, "this model has no routed experts")
 
 
 def _largest(total_bytes: Callable[[int], float], trained: int | None, budget_bytes: int | None) -> int:
@@ -212,6 +156,7 @@ def _response(fit: Fit, computation: Computation, budget_bytes: int | None) -> m
             kv_row_bytes=fit.kv_row_bytes,
             kv_token_bytes=fit.kv_token_bytes,
             prefix_cache_bytes=fit.prefix_bytes,
+            adapters_bytes=fit.adapters_bytes,
             transient_bytes=fit.transient_bytes,
             process_bytes=fit.process_bytes,
             total_bytes=fit.total_bytes,

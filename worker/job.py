@@ -93,6 +93,12 @@ class Counts:
         total_cache_tokens: whose keys and values they could hold together.
         cache_bytes: of keys and values in memory, those of earlier requests among them.
         prefix_bytes: of these, what earlier requests left behind.
+        adapters_bytes: of mounted adapters.
+        expert_slab_bytes: of routed experts in slabs.
+        mapped_expert_bytes: of routed experts in a file that is mapped.
+        expert_hit_ratio: of experts that steps needed, the share that lay in slabs, 0 to 1; 0 where there are none.
+        expert_bytes_read_total: of experts that were read.
+        expert_stall_us_total: how long steps waited for them.
         evictions_total: blocks of earlier requests that had to go for others.
         prefill_tokens_per_second: of the time spent on prompts lately.
         decode_tokens_per_second: of the time spent on output lately, all sequences together.
@@ -111,6 +117,12 @@ class Counts:
     total_cache_tokens: int = 0
     cache_bytes: int = 0
     prefix_bytes: int = 0
+    adapters_bytes: int = 0
+    expert_slab_bytes: int = 0
+    mapped_expert_bytes: int = 0
+    expert_hit_ratio: float = 0.0
+    expert_bytes_read_total: int = 0
+    expert_stall_us_total: int = 0
     evictions_total: int = 0
     prefill_tokens_per_second: float = 0.0
     decode_tokens_per_second: float = 0.0

@@ -48,6 +48,7 @@ class LoadedText:
             settings = replace(settings, prefixes=PrefixSettings(max_bytes=0))
         bound_pool(loaded)
         context_tokens = settings.context_tokens(loaded.checkpoint.limits.max_position_embeddings)
+        settings = settings.fitting(context_tokens, loaded.kv_sizes)
         kv_tokens = settings.kv_tokens(context_tokens, loaded.kv_sizes.rows_bytes)
         prefix_tokens = settings.prefixes.max_bytes // loaded.token_bytes
         cache = loaded.make_cache(settings.max_batch_rows, kv_tokens, prefix_tokens)

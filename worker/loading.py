@@ -10,6 +10,8 @@ from models.checkpoint.checkpoint import Checkpoint
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath
 from worker.abilities import Abilities, told_abilities
+from worker.adapters.adapters import Adapters
+from worker.adapters.wanted import MAX_ADAPTERS
 from worker.constraints.compiler import GrammarCompiler
 from worker.constraints.tokens import constrained_tokens
 from worker.describe import model_message
@@ -49,7 +51,11 @@ def make_workload(settings: WorkerSettings, on_template: Callable[[Template], No
 
 
 def served_model(
-    loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings, template: TemplateRenderer | None
+    loaded: LoadedModel,
+    max_context_tokens: int,
+    settings: WorkerSettings,
+    template: TemplateRenderer | None,
+    adapters: Adapters | None = None,
 ) -> ServedModel:
     """Return what the services need of a loaded model."""
     abilities = _abilities(loaded.checkpoint, settings)
@@ -62,7 +68,7 @@ def served_model(
         # No more than may run and wait.
         max_sequences=min(MAX_SEQUENCES, settings.max_batch_rows + settings.max_queue_requests),
         # Guesses make steps of several tokens, whose last bits are not those of single ones there.
-        max_draft_tokens=0 if loaded.path is NumericPath.REFERENCE else MAX_DRAFT_TOKENS,
+        max_draft_tokens=MAX_DRAFT_TOKENS if _guesses(loaded) else 0,
         abilities=abilities,
     )
     prompter = Prompter(loaded.tokenizer, template, max_context_tokens, abilities)
@@ -75,7 +81,7 @@ def served_model(
     resolved = common_pb2.ResolvedModel(
         model=settings.model, revision=loaded.checkpoint.revision, worker_instance_id=settings.instance_id
     )
-    return ServedModel(prompter, steerer, facts, ends, resolved)
+    return ServedModel(prompter, steerer, facts, ends, resolved, adapters if loaded.adapters is not None else None)
 
 
 def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings) -> model_pb2.Model:
@@ -84,10 +90,17 @@ def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: Worke
     note_runtime(message, loaded, max_context_tokens, settings)
     keeps_prefixes = loaded.shares_prefixes and loaded.path is not NumericPath.REFERENCE
     message.limits.max_output_tokens = max_context_tokens - 1
-    # A sequence that others cannot begin behind cannot go back either, behind a guess that was wrong.
-    message.runtime.speculation = SPECULATION if keeps_prefixes else ""
+    message.limits.max_adapters = MAX_ADAPTERS if loaded.adapters is not None else 0
+    fitting = text_settings(settings).fitting(max_context_tokens, loaded.kv_sizes)
+    message.limits.max_batch_rows = message.runtime.options.max_batch_rows = fitting.max_batch_rows
+    message.runtime.speculation = SPECULATION if _guesses(loaded) else ""
     message.generation.prefix_cache = settings.prefix_cache_bytes > 0 and keeps_prefixes
     return message
+
+
+def _guesses(loaded: LoadedModel) -> bool:
+    """Tell whether tokens are guessed: behind a guess that was wrong, a sequence has to go back."""
+    return loaded.can_go_back and loaded.path is not NumericPath.REFERENCE
 
 
 def _abilities(checkpoint: Checkpoint, settings: WorkerSettings) -> Abilities:

@@ -13,12 +13,18 @@ from models.checkpoint.errors import CheckpointCorrupt, CheckpointRejected
 from models.checkpoint.kv_scheme import KVScheme, KVSchemeError
 from models.checkpoint.text_config import CONFIG_FILE
 from models.checkpoint.tokenizer import TOKENIZER_FILE
+from models.errors import SlotsTooFew
+from models.experts.errors import MappingUnavailable, SlabsUnavailable, TraceUnwritable
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath, RowPlan, StepPlan
 from native import kernels
 from worker.chunks import REFERENCE_CHUNK_TOKENS
 from worker.errors import ModelLoadFailed
+from worker.expert_choice import budget_too_small
+from worker.expert_loading import expert_options
+from worker.lost_pages import tell_lost_pages
 from worker.prefix_settings import PrefixSettings
+from worker.routed_experts import note_experts
 from worker.settings import WorkerSettings
 from worker.text_settings import TextSettings
 
@@ -53,20 +59,45 @@ def load_model_of(
 
     Raises:
         CheckpointError: they cannot be read.
-        ModelLoadFailed: the settings ask for keys and values that nothing, or not this model, can keep.
+        ModelLoadFailed: the settings ask for keys and values that nothing, or not this model, can keep, or have its
+            experts where they cannot lie.
     """
     folder = Path(settings.checkpoint) if checkpoint.format == "safetensors" else None
+    tell_lost_pages()
     try:
         scheme = KVScheme.from_text(settings.kv_scheme, folder=folder)
-        loaded = registry.load(
-            checkpoint, NumericPath(settings.path), report, cpu_kernels=settings.cpu_kernels, kv_scheme=scheme
-        )
+        loaded = _read(checkpoint, settings, scheme, report)
         _settle_kernels(loaded, settings)
         report(LoadProgress("warm-up", loaded.weights_bytes, loaded.weights_bytes))
         warm_up(loaded)
+        if loaded.experts is not None:
+            loaded.experts.forget()
     except KVSchemeError as error:
         raise ModelLoadFailed(str(error), option=error.option) from error
     return loaded
+
+
+def _read(
+    checkpoint: Checkpoint, settings: WorkerSettings, scheme: KVScheme, report: Callable[[LoadProgress], None]
+) -> LoadedModel:
+    """Read the weights, with routed experts held as the settings say or the memory allows."""
+    try:
+        return registry.load(
+            checkpoint,
+            NumericPath(settings.path),
+            report,
+            cpu_kernels=settings.cpu_kernels,
+            kv_scheme=scheme,
+            experts=expert_options(checkpoint, settings),
+        )
+    except SlotsTooFew as error:
+        raise budget_too_small(settings.expert_budget, error.least_bytes) from error
+    except (MappingUnavailable, SlabsUnavailable) as error:
+        raise ModelLoadFailed(str(error), option="experts") from error
+    except TraceUnwritable as error:
+        facts = {"file": settings.expert_trace, "problem": str(error)}
+        log.error("expert_trace is of no use", extra=facts)  # noqa: TRY400 - the trace tells no more
+        raise ModelLoadFailed(str(error), option="expert_trace") from error
 
 
 def _settle_kernels(loaded: LoadedModel, settings: WorkerSettings) -> None:
@@ -138,3 +169,7 @@ def note_runtime(
     is_reference = loaded.path is NumericPath.REFERENCE
     message.runtime.prefill_chunk_tokens = REFERENCE_CHUNK_TOKENS if is_reference else settings.prefill_chunk_tokens
     message.memory.weights_bytes = loaded.weights_bytes
+    if loaded.experts is not None:
+        message.memory.weights_bytes -= loaded.experts.resident_bytes
+        message.memory.resident_expert_bytes = loaded.experts.resident_bytes
+        note_experts(message.runtime.options, loaded.experts.mode, loaded.experts.budget_bytes)

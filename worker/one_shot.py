@@ -1,4 +1,4 @@
-"""One-shots: commands that read a checkpoint's headers, print what they found as JSON, and end; no MLX."""
+"""One-shots: commands that look at a checkpoint, print what they found as JSON, and end; no MLX."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ def print_answer(verb: str, argv: Sequence[str], answer: Callable[[Path, str], M
         sys.stderr.write(f"worker: {error}\n")
         return EXIT_USAGE
     except CheckpointError as error:
-        return _refuse(error.reason, str(error), error.metadata)
+        return refuse(error.reason, str(error), error.metadata)
     except ModelLoadFailed as error:
-        return _refuse("MODEL_LOAD_FAILED", str(error), error.metadata)
+        return refuse("MODEL_LOAD_FAILED", str(error), error.metadata)
     except UnsupportedOption as error:
-        return _refuse("UNSUPPORTED_OPTION", error.description, error.metadata)
+        return refuse("UNSUPPORTED_OPTION", error.description, error.metadata)
     sys.stdout.write(json_format.MessageToJson(message, indent=None) + "\n")
     return 0
 
 
-def _refuse(reason: str, message: str, metadata: Mapping[str, str]) -> int:
+def refuse(reason: str, message: str, metadata: Mapping[str, str]) -> int:
+    """Say why nothing can be told, and return the exit code."""
     sys.stdout.write(json.dumps({"reason": reason, "message": message, "metadata": dict(metadata)}) + "\n")
     return EXIT_REJECTED

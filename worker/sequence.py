@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from models.step import AdapterUse
 from worker.detokenizer import Detokenizer
 from worker.events import Alternative, FinishReason, SequenceFinished, TokenDetail
 from worker.output import Delta, Output, OutputFormat
@@ -73,7 +74,7 @@ class CacheUse:
 
     Attributes:
         is_bypassed: it neither reads nor adds any.
-        namespace: only requests of an equal one share: the caller and its salt.
+        namespace: only requests of an equal one share: the caller, its salt and the adapters.
     """
 
     is_bypassed: bool = False
@@ -132,6 +133,7 @@ class TextRequest:
         max_draft_tokens: guessed from what was said before and computed together; 0: none.
         form: how the output is read.
         make_constraint: makes what restricts the tokens of one of its sequences; None: nothing does.
+        adapters: mounted ones that change the model for it, in the order in which they are added.
     """
 
     request_id: str
@@ -149,6 +151,7 @@ class TextRequest:
     max_draft_tokens: int = 0
     form: OutputFormat = field(default_factory=OutputFormat)
     make_constraint: Callable[[], Constraint] | None = None
+    adapters: tuple[AdapterUse, ...] = ()
     key: str = field(default_factory=lambda: secrets.token_hex(8))
 
 

@@ -7,7 +7,7 @@ that only our own gateway writes.
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, cast
 
@@ -18,8 +18,11 @@ MAX_SETTINGS_BYTES = 1 << 20
 # macOS allows 104 bytes, the closing zero included.
 MAX_SOCKET_PATH_BYTES = 103
 
+ADAPTERS_BYTES = 256 << 20
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 PATHS = ("fast", "reference")
+EXPERTS = ("auto", "resident", "mapped", "slab")
 TASKS = ("generate", "embed", "rerank")
 
 
@@ -80,6 +83,17 @@ def _marks(value: Any) -> bool:
     return value in (None, "none") or is_pair
 
 
+def _adapters(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_adapter(each) for each in cast("list[Any]", value))
+
+
+def _is_adapter(value: Any) -> bool:
+    checks = {"adapter": _text, "source": _text, "pinned": _flag, "revision": _text}
+    if not isinstance(value, dict) or "adapter" not in value:
+        return False
+    return all(key in checks and checks[key](each) for key, each in cast("dict[str, Any]", value).items())
+
+
 def _text_or_none(value: Any) -> bool:
     return value is None or _text(value)
 
@@ -100,6 +114,10 @@ class WorkerSettings:
     them all rows hold together, unset whole contexts of all rows up to 4 GiB. `prefix_cache_bytes` 0 keeps nothing for
     later prompts, `prefix_cache_folder` unset nothing on disk.
 
+    `experts` says where routed experts lie, `auto` where there is room, and `expert_budget` what their slabs may take;
+    unset what the rest of the model leaves of `budget_bytes`, which models may take of this machine; unset there is no
+    end of it. `expert_trace` is a file to write routing to.
+
     `max_audio_s` and `max_audio_bytes` bound the audio of one request as it comes, `max_audio_decoded_bytes` what it
     decodes to: floats of all channels. `audio_idle_s` is how long the caller of a stream of audio may send nothing.
 
@@ -107,6 +125,11 @@ class WorkerSettings:
     is how the model writes calls of tools, by a name of `worker.dialects.choosing`; unset that of the chat template.
 
     `allow_mlx_lm` has mlx-lm, where it is installed, compute architectures that are not written here.
+
+    `adapters_folder` is where LoRA adapters are found by name, unset nowhere; `adapters_bytes` bounds those that are
+    mounted; with `lazy_adapters` a request that names one mounts it. `adapters` are mounted before the worker is
+    active: objects with `adapter`, and at will `source` (its name in the folder, unset the same), `pinned` and
+    `revision`.
 
     `task` is what a text model is for: `generate`, `embed` or `rerank`; unset what the checkpoint's files say.
     """
@@ -124,6 +147,10 @@ class WorkerSettings:
     prefill_gap_s: float = _key(_seconds, 0.25)
     kv_scheme: str = _key(_text, "none")
     kv_bytes: int | None = _key(_count_or_none, None)
+    experts: Literal["auto", "resident", "mapped", "slab"] = _key(_one_of(*EXPERTS), "auto")
+    expert_budget: int | None = _key(_count_or_none, None)
+    expert_trace: str | None = _key(_absolute_or_none, None)
+    budget_bytes: int | None = _key(_count_or_none, None)
     prefix_cache_bytes: int = _key(_count_or_zero, 512 << 20)
     prefix_cache_folder: str | None = _key(_absolute_or_none, None)
     prefix_cache_folder_bytes: int = _key(_count, 8 << 30)
@@ -139,6 +166,10 @@ class WorkerSettings:
     reasoning_marks: Sequence[str] | None = _key(_marks, None)
     tool_dialect: str | None = _key(_text_or_none, None)
     task: Literal["generate", "embed", "rerank"] | None = _key(_task_or_none, None)
+    adapters_folder: str | None = _key(_absolute_or_none, None)
+    adapters_bytes: int = _key(_count, ADAPTERS_BYTES)
+    lazy_adapters: bool = _key(_flag, False)
+    adapters: Sequence[Mapping[str, Any]] = _key(_adapters, ())
     compute_threads: int | None = _key(_count_or_none, None)
     cpu_kernels: bool = _key(_flag, True)
     allow_mlx_lm: bool = _key(_flag, False)

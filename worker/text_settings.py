@@ -2,8 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from models.checkpoint.kv_sizes import KVSizes
 from worker.errors import ModelLoadFailed
 from worker.prefix_settings import PrefixSettings
 
@@ -40,6 +41,19 @@ class TextSettings:
         bounds = [bound for bound in (self.max_context_tokens, trained) if bound is not None]
         return min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
 
+    def fitting(self, context_tokens: int, sizes: KVSizes) -> "TextSettings":
+        """Return the same with no more rows than `kv_bytes` has room for, where each takes some however short it is.
+
+        Args:
+            context_tokens: prompt and output of one row, which has room in any case.
+            sizes: of what rows keep.
+        """
+        if not sizes.row_bytes:
+            return self
+        left = self._kv_bytes - sizes.rows_bytes(context_tokens, 1)
+        num_rows = 1 + max(0, left) // sizes.row_bytes
+        return replace(self, max_batch_rows=min(self.max_batch_rows, num_rows))
+
     def kv_tokens(self, context_tokens: int, rows_bytes: Callable[[int, int], int]) -> int:
         """Return how many tokens' keys and values the rows may hold together; one whole context at least.
 
@@ -54,6 +68,10 @@ class TextSettings:
         if self.kv_bytes is not None and self.kv_bytes < needed:
             problem = f"kv_bytes is {self.kv_bytes}, and one context of {context_tokens} tokens takes {needed}"
             raise ModelLoadFailed(problem, option="kv_bytes")
-        kv_bytes = DEFAULT_KV_BYTES if self.kv_bytes is None else self.kv_bytes
+        kv_bytes = self._kv_bytes
         counts = range(context_tokens + 1, self.max_batch_rows * context_tokens + 1)
         return context_tokens + bisect_right(counts, kv_bytes, key=lambda count: rows_bytes(count, self.max_batch_rows))
+
+    @property
+    def _kv_bytes(self) -> int:
+        return DEFAULT_KV_BYTES if self.kv_bytes is None else self.kv_bytes

@@ -13,6 +13,7 @@ from pomona.v1 import generation_pb2 as pb
 
 from worker import wire
 from worker.abilities import Abilities
+from worker.adapters.wanted import WantedAdapter, read_adapters
 from worker.chat import ChatPrompt, read_chat
 from worker.envelope import Envelope, read_envelope
 from worker.errors import ContextTooLong, InvalidField, UnsupportedOption
@@ -48,9 +49,6 @@ SAMPLING_RANGES: Mapping[str, tuple[float, float]] = {
 
 # Fields that this build does not honour, by the message that they are in.
 REFUSED: Mapping[str, frozenset[str]] = {
-    "GenerateRequest": frozenset({"adapters"}),
-    "StreamGenerateRequest": frozenset({"adapters"}),
-    "CountTokensRequest": frozenset({"adapters"}),
     "ContentPart": frozenset({"media"}),
     "OutputOptions": frozenset({"prompt_logprobs"}),
 }
@@ -130,6 +128,7 @@ class Generation:
         token_details: whether the answer has the tokens beside the text; always with log-probabilities.
         top_logprobs: how many alternatives of each token have theirs told beside its own; None: none, nor its own.
         steering: what leads the output.
+        adapters: what changes the model for it, in order.
     """
 
     envelope: Envelope
@@ -143,6 +142,7 @@ class Generation:
     shortcuts: Shortcuts
     streaming: Streaming
     steering: Steering
+    adapters: tuple[WantedAdapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,7 @@ class Count:
     envelope: Envelope
     prompt: ChatPrompt | TextPrompt
     return_token_ids: bool
+    adapters: tuple[WantedAdapter, ...] = ()
 
 
 def read_generation(
@@ -185,6 +186,7 @@ def read_generation(
         shortcuts=read_shortcuts(spec, model.max_draft_tokens),
         streaming=streaming,
         steering=read_steering(spec, prompt.tools if isinstance(prompt, ChatPrompt) else ToolUse(), model.abilities),
+        adapters=read_adapters(message.adapters),
     )
 
 
@@ -203,7 +205,7 @@ def read_count(body: bytes) -> Count:
             prompt = _read_text(message.prompt, "prompt")
         case _:
             raise InvalidField("input", "give chat or prompt")
-    return Count(read_envelope(message), prompt, message.return_token_ids)
+    return Count(read_envelope(message), prompt, message.return_token_ids, read_adapters(message.adapters))
 
 
 def check_context(prompt_tokens: int, model: ModelFacts, path: str) -> None:

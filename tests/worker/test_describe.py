@@ -32,10 +32,10 @@ def test_a_plain_checkpoint_has_no_quantization(tmp_path: Path) -> None:
 def test_claims_what_this_build_has_and_nothing_that_it_lacks(tmp_path: Path) -> None:
     capabilities = describe(write_folder(tmp_path / "a")).generation
     flags = {field.name for field in capabilities.DESCRIPTOR.fields if field.cpp_type == field.CPPTYPE_BOOL}
-    claimed = dict.fromkeys(("logprobs", "prefix_cache", "json_schema", "regex", "lark_grammar"), True)
+    claimed = dict.fromkeys(("logprobs", "prefix_cache", "json_schema", "regex", "lark_grammar", "adapters"), True)
     told = {field.name: value for field, value in capabilities.ListFields()}
     assert told.pop("max_logprobs") == MAX_TOP_LOGPROBS
-    assert set(told.pop("unavailable")) == {"adapters", "tool_calls", "reasoning"}
+    assert set(told.pop("unavailable")) == {"tool_calls", "reasoning"}
     assert told == dict.fromkeys(flags, False) | claimed
 
 
@@ -45,7 +45,7 @@ def test_what_a_template_says_is_claimed(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text(template)
     capabilities = describe(folder).generation
     assert (capabilities.tool_calls, capabilities.reasoning) == (True, True)
-    assert set(capabilities.unavailable) == {"adapters"}
+    assert not capabilities.unavailable
 
 
 def test_a_checkpoint_that_says_nothing_gets_a_mild_temperature() -> None:

@@ -18,8 +18,9 @@ from tests.worker.counting import (
     running,
     submit,
 )
-from worker.engine import Engine, EngineState
+from worker.engine import MAX_FAILURES_IN_A_ROW, Engine, EngineState
 from worker.errors import (
+    CheckpointCorrupt,
     InternalError,
     ModelUnloading,
 )
@@ -63,6 +64,23 @@ async def test_two_failures_with_a_good_step_between_are_survived(open_gate: thr
         ended = [type(await last_of(submit(engine, CountTo(str(index), 1)))) for index in range(6)]
         assert ended == [Failed, Failed, Completed, Failed, Failed, Completed]
         assert engine.state is EngineState.READY
+
+
+async def test_failures_that_the_workload_answers_for_are_told_as_they_are_and_are_never_fatal(
+    open_gate: threading.Event,
+):
+    workload = Counting(gate=open_gate)
+
+    def fault(_: CountPlan) -> None:
+        raise CheckpointCorrupt("breaks off")
+
+    workload.fault = fault
+    async with running(workload) as engine:
+        for index in range(2 * MAX_FAILURES_IN_A_ROW):
+            error = await failure_of(submit(engine, CountTo(str(index), 1)))
+            assert isinstance(error, CheckpointCorrupt)
+        assert engine.state is EngineState.READY
+        assert workload.num_recoveries == 2 * MAX_FAILURES_IN_A_ROW
 
 
 async def test_three_failing_steps_in_a_row_are_fatal_and_every_job_gets_a_status():

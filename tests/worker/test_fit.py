@@ -24,7 +24,7 @@ from worker.errors import ModelLoadFailed, UnsupportedOption
 from worker.fit import estimate, main
 from worker.loaded_text import LoadedText
 from worker.prefix_settings import PrefixSettings
-from worker.settings import WorkerSettings
+from worker.settings import ADAPTERS_BYTES, WorkerSettings
 from worker.speech.loading import make_speech_workload
 from worker.text_settings import TextSettings
 
@@ -48,6 +48,14 @@ def test_the_parts_add_up(tmp_path: Path) -> None:
     assert part(response, "process") > 10_000_000
     assert (part(response, "experts"), part(response, "adapters"), part(response, "budget")) == (0, 0, 0)
     assert (response.fits_now, response.fits_after_eviction, response.disk_bytes_needed) == (False, False, 0)
+
+
+def test_adapters_count_where_there_is_a_folder_of_them(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path)
+    plain = part(estimate(folder, {"adapters_bytes": 1000}), "total")
+    some = estimate(folder, {"adapters_folder": "/a", "adapters_bytes": 1000})
+    assert (part(some, "adapters"), part(some, "total")) == (1000, plain + 1000)
+    assert part(estimate(folder, {"adapters_folder": "/a"}), "adapters") == ADAPTERS_BYTES
 
 
 def test_what_is_left_out_is_as_a_worker_has_it(tmp_path: Path) -> None:
@@ -215,7 +223,7 @@ def test_what_would_not_load_is_refused_by_the_option(tmp_path: Path, settings: 
 
 
 def test_an_architecture_that_nothing_here_computes_is_rejected(tmp_path: Path) -> None:
-    folder = write_llama(tmp_path, config={"model_type": "qwen3_moe"})
+    folder = write_llama(tmp_path, config={"model_type": "glm4_moe"})
     for allowed, words in ((False, "is not one of"), (True, "is computed by mlx-lm")):
         with pytest.raises(CheckpointError, match=words) as caught:
             estimate(folder, {"allow_mlx_lm": allowed})

@@ -36,6 +36,8 @@ def test_what_is_not_said_has_the_documented_default() -> None:
     assert settings.compute_threads is None
     assert settings.cpu_kernels is True
     assert settings.log_level == "info"
+    assert (settings.adapters_folder, settings.adapters_bytes, settings.lazy_adapters) == (None, 256 << 20, False)
+    assert settings.adapters == ()
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,11 @@ def test_what_is_not_said_has_the_documented_default() -> None:
         ("compute_threads", 2),
         ("cpu_kernels", False),
         ("allow_mlx_lm", True),
+        ("adapters_folder", "/srv/adapters"),
+        ("adapters_bytes", 1),
+        ("lazy_adapters", True),
+        ("adapters", []),
+        ("adapters", [{"adapter": "a"}, {"adapter": "b", "source": "o/b", "pinned": True, "revision": "0"}]),
         ("log_level", "debug"),
     ],
 )
@@ -114,6 +121,15 @@ def test_a_key_without_a_default_must_be_there(key: str) -> None:
         ("cpu_kernels", "off"),
         ("cpu_kernels", None),
         ("allow_mlx_lm", 1),
+        ("adapters_folder", "adapters"),
+        ("adapters_bytes", 0),
+        ("lazy_adapters", 1),
+        ("adapters", {"adapter": "a"}),
+        ("adapters", ["a"]),
+        ("adapters", [{"source": "a"}]),
+        ("adapters", [{"adapter": ""}]),
+        ("adapters", [{"adapter": "a", "pinned": 1}]),
+        ("adapters", [{"adapter": "a", "path": "/a"}]),
         ("log_level", "loud"),
         ("shoe_size", 43),
     ],

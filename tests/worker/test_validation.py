@@ -52,6 +52,8 @@ def prepared(kind: type[Any], path: tuple[FieldDescriptor, ...]) -> Any:
             holder.chat.tools.add(name="t")
     if "token_ids" in names:
         message.spec.token_ids.ids.append(1)
+    if "adapters" in names:
+        message.adapters.add(adapter="a")
     return message
 
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.kv_scheme import KVScheme
-from models.layers.cache import AttentionLayer, Step
+from models.layers.cache import AttentionLayer, KeptLayer, Step
 from models.recorded import RecordedModel
 from models.registry import LoadedModel, TextModel, load
 from models.step import NumericPath
@@ -44,11 +44,12 @@ class Changed:
         self._windows = windows
 
     @property
-    def attention_layers(self) -> tuple[AttentionLayer, ...]:
+    def attention_layers(self) -> tuple[KeptLayer, ...]:
         layers = self._model.attention_layers
         if self._windows is None:
             return layers
-        return tuple(replace(layer, window=window) for layer, window in zip(layers, self._windows, strict=True))
+        pairs = zip(layers, self._windows, strict=True)
+        return tuple(replace(layer, window=window) for layer, window in pairs if isinstance(layer, AttentionLayer))
 
     def hidden(self, step: Step) -> mx.array:
         return self._change(step, self._model.hidden(step))

@@ -10,6 +10,7 @@ from models.checkpoint.checkpoint import TextCheckpoint
 from models.embedding.embedder import Embedder, for_vectors, read_embedder
 from models.embedding.reranker import ARCHITECTURES, NoAnswersError, Reranker
 from worker.errors import ModelLoadFailed
+from worker.routed_experts import experts_message
 
 OPTION = "task"
 
@@ -27,6 +28,7 @@ def encoder_message(checkpoint: TextCheckpoint, path: Path, *, is_reranker: bool
         ModelLoadFailed: it is to rank and cannot.
     """
     message = model_pb2.Model(
+        experts=experts_message(checkpoint),
         revision=checkpoint.revision,
         architecture=checkpoint.architecture,
         quantization=str(checkpoint.quantization or ""),

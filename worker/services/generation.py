@@ -46,8 +46,8 @@ class GenerationService:
         """Return the whole result: what the events of the stream add up to."""
         served = self._served()
         generation = await self._bodies.read(body, lambda read: read_generation(read, pb.GenerateRequest, served.facts))
-        answer = _Answer(served, generation, self._max_response_bytes)
         async with Reading(self._desk, served, generation, call, "Generate") as reading:
+            answer = _Answer(reading.resolved, generation, self._max_response_bytes)
             while not answer.is_complete:
                 event = await reading.take()
                 if isinstance(event, Started):
@@ -68,7 +68,7 @@ class GenerationService:
                 event = await reading.take()
                 if event_number == 0:
                     await call.begin()
-                message = messages.stream_message(event, served.resolved, generation)
+                message = messages.stream_message(event, reading.resolved, generation)
                 message.event_number = event_number
                 await call.send(message)
                 event_number += 1
@@ -78,9 +78,11 @@ class GenerationService:
         served = self._served()
         count = await self._bodies.read(body, read_count)
         call.check_envelope(count.envelope, served.resolved.model)
+        with await served.lease(count.adapters, call.time_remaining()) as lease:
+            resolved = served.resolve(lease)
         ids = (await served.prompter.tokenize(count.prompt, call.time_remaining())).ids
         return pb.CountTokensResponse(
-            resolved_model=served.resolved,
+            resolved_model=resolved,
             token_count=len(ids),
             token_ids=common_pb2.TokenIds(ids=ids) if count.return_token_ids else None,
             max_context_tokens=served.facts.max_context_tokens,
@@ -90,9 +92,9 @@ class GenerationService:
 class _Answer:
     """A unary answer while its events come; `max_bytes` bounds all its sequences together."""
 
-    def __init__(self, served: ServedModel, generation: Generation, max_bytes: int) -> None:
+    def __init__(self, resolved: common_pb2.ResolvedModel, generation: Generation, max_bytes: int) -> None:
         self.response = pb.GenerateResponse(
-            resolved_model=served.resolved,
+            resolved_model=resolved,
             request_id=generation.envelope.request_id,
             sequences=[pb.Sequence(sequence_index=index) for index in range(generation.num_sequences)],
         )

@@ -5,16 +5,19 @@ from collections.abc import Collection
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
-from pomona.v1 import embedding_pb2, generation_pb2, transcription_pb2
+from pomona.v1 import embedding_pb2, generation_pb2, model_pb2, transcription_pb2
 
 from worker.errors import TaskNotSupported
 from worker.services.edge import Call, Edge
 
-# Each module has one service.
-_SERVICES: tuple[ServiceDescriptor, ...] = tuple(
-    service
-    for module in (generation_pb2, embedding_pb2, transcription_pb2)
-    for service in module.DESCRIPTOR.services_by_name.values()
+# Each of these modules has one service.
+_SERVICES: tuple[ServiceDescriptor, ...] = (
+    *(
+        service
+        for module in (generation_pb2, embedding_pb2, transcription_pb2)
+        for service in module.DESCRIPTOR.services_by_name.values()
+    ),
+    model_pb2.DESCRIPTOR.services_by_name["AdapterService"],
 )
 
 

@@ -2,8 +2,10 @@
 
 import secrets
 from dataclasses import replace
+from types import TracebackType
 from typing import Self
 
+from worker.adapters.lease import NO_ADAPTERS
 from worker.events import Channel, Event, Started, TextDelta, Usage
 from worker.outbox import Outbox
 from worker.scheduler import TextPlan
@@ -29,6 +31,9 @@ class Reading(Handed[TextRequest, TextPlan]):
         generation: what is asked for.
         call: whose it is; its `usage` follows the events.
         method: name of the RPC.
+
+    Attributes:
+        resolved: what answers, exactly, once it is entered.
     """
 
     def __init__(self, desk: TextDesk, served: ServedModel, generation: Generation, call: Call, method: str) -> None:
@@ -37,6 +42,8 @@ class Reading(Handed[TextRequest, TextPlan]):
         super().__init__(desk, call, generation.envelope.request_id, method, outbox)
         self._served = served
         self._generation = generation
+        self._lease = NO_ADAPTERS
+        self.resolved = served.resolved
 
     async def __aenter__(self) -> Self:
         """Tokenize the prompt and submit the request.
@@ -47,11 +54,21 @@ class Reading(Handed[TextRequest, TextPlan]):
         self._call.check_envelope(self._generation.envelope, self._served.resolved.model)
         await super().__aenter__()
         try:
+            self._lease = await self._served.lease(self._generation.adapters, self._call.time_remaining())
+            self.resolved = self._served.resolve(self._lease)
             self._submit(await self._prepare())
         except BaseException:
             self._desk.requests.remove(self._open)
+            self._lease.end()
             raise
         return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the request in the engine unless it has ended; then its adapters may go."""
+        await super().__aexit__(kind, error, trace)
+        self._lease.end()
 
     async def take(self) -> Event:
         """Return the next event; the last is `Completed`.
@@ -91,6 +108,7 @@ class Reading(Handed[TextRequest, TextPlan]):
             max_draft_tokens=generation.shortcuts.max_draft_tokens,
             form=lead.form,
             make_constraint=lead.make_constraint,
+            adapters=self._lease.uses,
         )
 
     def _stopping(self) -> StoppingSettings:
@@ -106,7 +124,8 @@ class Reading(Handed[TextRequest, TextPlan]):
 
     def _cache_use(self) -> CacheUse:
         asked = self._generation.shortcuts
-        return CacheUse(asked.bypass_prefix_cache, cache_namespace(self._call.principal, asked.cache_salt))
+        namespace = self._lease.namespace + cache_namespace(self._call.principal, asked.cache_salt)
+        return CacheUse(asked.bypass_prefix_cache, namespace)
 
     def _count(self, delta: TextDelta) -> None:
         before = self._call.usage or Usage()

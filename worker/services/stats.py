@@ -15,6 +15,9 @@ COUNTED = (
     "accepted_draft_tokens_total",
     "audio_us_total",
     "evictions_total",
+    "expert_hit_ratio",
+    "expert_bytes_read_total",
+    "expert_stall_us_total",
     "prefill_tokens_per_second",
     "decode_tokens_per_second",
 )
@@ -38,6 +41,9 @@ def stats_message(model: str, counts: Counts, footprint_bytes: int) -> server_pb
     message.memory.footprint_bytes = footprint_bytes
     message.memory.cache_bytes = counts.cache_bytes
     message.memory.prefix_cache_bytes = counts.prefix_bytes
+    message.memory.adapters_bytes = counts.adapters_bytes
+    message.memory.expert_slab_bytes = counts.expert_slab_bytes
+    message.memory.mapped_expert_bytes = counts.mapped_expert_bytes
     return message
 
 

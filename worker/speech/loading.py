@@ -58,6 +58,9 @@ def load_speech(settings: WorkerSettings, report: Callable[[LoadProgress], None]
     check_settings(
         context_tokens=settings.context_tokens,
         kv_scheme=None if settings.kv_scheme == "none" else settings.kv_scheme,
+        experts=None if settings.experts == "auto" else settings.experts,
+        expert_budget=settings.expert_budget,
+        expert_trace=settings.expert_trace,
         reasoning_marks=settings.reasoning_marks,
         tool_dialect=settings.tool_dialect,
         task=settings.task,

@@ -13,6 +13,8 @@ import mlx.core as mx
 import numpy as np
 
 from models.embedding.vectors import Floats, NotFiniteError
+from models.errors import ExpertUnreadable
+from models.registry import LoadedModel
 from models.step import NumericPath
 from native import kernels
 from worker.chunks import REFERENCE_CHUNK_TOKENS
@@ -25,6 +27,7 @@ from worker.errors import InvalidField, WorkerError, incident_of
 from worker.events import Completed, Failed, Started, Usage
 from worker.job import Counts, Job, Reporter, RequestView
 from worker.pace import Pace
+from worker.routed_experts import expert_counts, unreadable
 from worker.stats import Histogram, Rate
 from worker.text_settings import TextSettings
 from worker.workloads.errors import NotLoadedError
@@ -62,6 +65,7 @@ class EmbeddingWorkload:
         self._settings = settings
         self._clock = clock
         self._encoder: Encoder | None = None
+        self._model: LoadedModel | None = None
         self._turns: Turns | None = None
         self._room_tokens = 0
         self._max_tokens = 0
@@ -83,6 +87,7 @@ class EmbeddingWorkload:
         """Read the model and make room."""
         loaded = self._load_model(report)
         model, context = loaded.model, loaded.max_tokens
+        self._model = model
         self._max_tokens, self._vocab_size = context, model.text_checkpoint.text.vocab_size
         if model.path is NumericPath.REFERENCE:
             self._step = StepBounds(REFERENCE_CHUNK_TOKENS, 1, 1)
@@ -128,6 +133,8 @@ class EmbeddingWorkload:
             for key in [key for key, each in self._encodings.items() if each.clock.started is not None]:
                 self._fail(key, incident_of(error, "a kernel failed"), reporter)
             raise
+        except ExpertUnreadable as error:
+            raise unreadable(error) from error
         finally:
             num_tokens, self._step_tokens = self._step_tokens, 0
         seconds = self._clock() - began
@@ -168,6 +175,7 @@ class EmbeddingWorkload:
             cache_bytes=0 if cache is None else cache.nbytes,
             prefill_tokens_per_second=self._rate.tokens_per_second,
             durations=(self._queue.snapshot(),),
+            **expert_counts(None if self._model is None else self._model.experts),
         )
 
     def recover(self) -> None:
@@ -177,7 +185,9 @@ class EmbeddingWorkload:
     def close(self) -> None:
         """Free the model, its cache and MLX's pool."""
         self._encodings.clear()
-        self._encoder = None
+        if self._model is not None:
+            self._model.close()
+        self._encoder = self._model = None
         mx.clear_cache()
 
     @property

@@ -17,6 +17,7 @@ from dataclasses import replace
 import mlx.core as mx
 
 from models.blocks import Part
+from models.errors import ExpertUnreadable
 from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath
 from native import kernels
@@ -29,6 +30,7 @@ from worker.job import Counts, Job, Reporter, RequestView
 from worker.loaded_text import LoadedText
 from worker.pace import Pace
 from worker.places import PlaceWatch
+from worker.routed_experts import expert_counts, unreadable
 from worker.row import KernelFailedError, LogitsNotFiniteError, Row
 from worker.scheduler import Scheduler, TextPlan
 from worker.sequence import Advance, Sequence, State, TextRequest, TokenNotAllowedError
@@ -80,9 +82,10 @@ class TextWorkload:
     def load(self, report: Callable[[object], None]) -> LoadedModel:
         """Read the model and make its cache."""
         loaded = self._load_model(report)
-        if loaded.path is NumericPath.REFERENCE:
-            self._scheduler = Scheduler(self._settings.max_batch_rows, REFERENCE_CHUNKING)
         self._loaded = LoadedText.of(loaded, self._settings)
+        is_reference = loaded.path is NumericPath.REFERENCE
+        chunking = REFERENCE_CHUNKING if is_reference else Chunking(self._settings.prefill_chunk_tokens)
+        self._scheduler = Scheduler(self._loaded.cache.num_slots, chunking)
         self._loaded.rest()  # reading left behind what nothing needs any more
         kernels.take_failure()  # of whatever was computed before is none of ours
         return loaded
@@ -134,6 +137,8 @@ class TextWorkload:
         except KernelFailedError as error:
             self._fail_begun(incident_of(error, "a kernel failed"), reporter)
             raise
+        except ExpertUnreadable as error:
+            raise unreadable(error) from error
         finally:
             self._stats.step_tokens = 0
 
@@ -172,7 +177,9 @@ class TextWorkload:
             total_cache_tokens=ready.kv_tokens,
             cache_bytes=ready.cache.nbytes,
             prefix_bytes=ready.prefixes.nbytes,
+            adapters_bytes=0 if ready.model.adapters is None else ready.model.adapters.nbytes,
             evictions_total=ready.prefixes.evictions_total,
+            **expert_counts(ready.model.experts),
         )
 
     def recover(self) -> None:
@@ -184,6 +191,7 @@ class TextWorkload:
         """Free the model, its cache and MLX's pool."""
         if self._loaded is not None:
             self._loaded.prefixes.close()
+            self._loaded.model.close()
         self._groups.clear()
         self._loaded = None
         mx.clear_cache()

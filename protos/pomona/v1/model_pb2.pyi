@@ -62,15 +62,25 @@ class _ExpertsModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExpertsMo
     DESCRIPTOR: _descriptor.EnumDescriptor
     EXPERTS_MODE_UNSPECIFIED: _ExpertsMode.ValueType  # 0
     EXPERTS_MODE_RESIDENT: _ExpertsMode.ValueType  # 1
+    """All in memory."""
     EXPERTS_MODE_MAPPED: _ExpertsMode.ValueType  # 2
+    """Pages of the pack, which the system reads when they are touched and takes back when it needs room."""
     EXPERTS_MODE_SLAB: _ExpertsMode.ValueType  # 3
+    """As many as a budget holds; others are read when they are needed."""
+    EXPERTS_MODE_AUTO: _ExpertsMode.ValueType  # 4
+    """What fits: RESIDENT, else MAPPED where a pack lies beside the checkpoint and no budget is set, else SLAB. A loaded model tells which it is."""
 
 class ExpertsMode(_ExpertsMode, metaclass=_ExpertsModeEnumTypeWrapper): ...
 
 EXPERTS_MODE_UNSPECIFIED: ExpertsMode.ValueType  # 0
 EXPERTS_MODE_RESIDENT: ExpertsMode.ValueType  # 1
+"""All in memory."""
 EXPERTS_MODE_MAPPED: ExpertsMode.ValueType  # 2
+"""Pages of the pack, which the system reads when they are touched and takes back when it needs room."""
 EXPERTS_MODE_SLAB: ExpertsMode.ValueType  # 3
+"""As many as a budget holds; others are read when they are needed."""
+EXPERTS_MODE_AUTO: ExpertsMode.ValueType  # 4
+"""What fits: RESIDENT, else MAPPED where a pack lies beside the checkpoint and no budget is set, else SLAB. A loaded model tells which it is."""
 Global___ExpertsMode: _TypeAlias = ExpertsMode  # noqa: Y015
 
 class _AdapterState:
@@ -144,6 +154,7 @@ class Model(_message.Message):
     PINNED_FIELD_NUMBER: _builtins.int
     DEFAULT_SAMPLING_FIELD_NUMBER: _builtins.int
     DEFAULT_STOPPING_FIELD_NUMBER: _builtins.int
+    EXPERTS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Canonical name."""
     display_name: _builtins.str
@@ -186,6 +197,10 @@ class Model(_message.Message):
     def default_sampling(self) -> _generation_pb2.SamplingParams: ...
     @_builtins.property
     def default_stopping(self) -> _generation_pb2.StoppingParams: ...
+    @_builtins.property
+    def experts(self) -> Global___RoutedExperts:
+        """Unset for a model without routed experts."""
+
     def __init__(
         self,
         *,
@@ -212,10 +227,11 @@ class Model(_message.Message):
         pinned: _builtins.bool = ...,
         default_sampling: _generation_pb2.SamplingParams | None = ...,
         default_stopping: _generation_pb2.StoppingParams | None = ...,
+        experts: Global___RoutedExperts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["default_sampling", b"default_sampling", "default_stopping", b"default_stopping", "embedding", b"embedding", "failure", b"failure", "generation", b"generation", "last_used_time", b"last_used_time", "limits", b"limits", "load_progress", b"load_progress", "memory", b"memory", "runtime", b"runtime", "transcription", b"transcription", "unload_time", b"unload_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["default_sampling", b"default_sampling", "default_stopping", b"default_stopping", "embedding", b"embedding", "experts", b"experts", "failure", b"failure", "generation", b"generation", "last_used_time", b"last_used_time", "limits", b"limits", "load_progress", b"load_progress", "memory", b"memory", "runtime", b"runtime", "transcription", b"transcription", "unload_time", b"unload_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "default_sampling", b"default_sampling", "default_stopping", b"default_stopping", "display_name", b"display_name", "embedding", b"embedding", "failure", b"failure", "generation", b"generation", "last_used_time", b"last_used_time", "limits", b"limits", "load_progress", b"load_progress", "memory", b"memory", "model", b"model", "pinned", b"pinned", "quantization", b"quantization", "revision", b"revision", "runtime", b"runtime", "state", b"state", "tasks", b"tasks", "transcription", b"transcription", "unload_time", b"unload_time", "waiting_for", b"waiting_for", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "default_sampling", b"default_sampling", "default_stopping", b"default_stopping", "display_name", b"display_name", "embedding", b"embedding", "experts", b"experts", "failure", b"failure", "generation", b"generation", "last_used_time", b"last_used_time", "limits", b"limits", "load_progress", b"load_progress", "memory", b"memory", "model", b"model", "pinned", b"pinned", "quantization", b"quantization", "revision", b"revision", "runtime", b"runtime", "state", b"state", "tasks", b"tasks", "transcription", b"transcription", "unload_time", b"unload_time", "waiting_for", b"waiting_for", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -267,6 +283,7 @@ class ModelLimits(_message.Message):
     max_request_bytes: _builtins.int
     max_response_bytes: _builtins.int
     max_adapters: _builtins.int
+    """Of one request."""
     max_embed_inputs: _builtins.int
     @_builtins.property
     def max_audio_duration(self) -> _duration_pb2.Duration: ...
@@ -314,7 +331,13 @@ class LoadOptions(_message.Message):
     token that is packed, a multiple of 32. Empty at a load: as it is.
     """
     experts_mode: Global___ExpertsMode.ValueType
+    """For models with routed experts. Unset at a load: as the last load had it, until the model is unloaded; before any, as configured, which by
+    default is AUTO. All of them compute the same numbers.
+    """
     expert_budget_bytes: _builtins.int
+    """What the slabs of SLAB may take; with AUTO, RESIDENT must fit in it too, and other modes refuse it. Unset at a load: as the last load had it, if
+    the mode is the same; else as configured, which by default is what the rest leaves of the memory for models.
+    """
     draft_model: _builtins.str
     def __init__(
         self,
@@ -344,6 +367,44 @@ class LoadOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_batch_rows) -> _WhichOneofReturnType__max_batch_rows | None: ...
 
 Global___LoadOptions: _TypeAlias = LoadOptions  # noqa: Y015
+
+@_typing.final
+class RoutedExperts(_message.Message):
+    """Experts of which a token is given to a few."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYERS_FIELD_NUMBER: _builtins.int
+    EXPERTS_PER_LAYER_FIELD_NUMBER: _builtins.int
+    EXPERTS_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    IS_PACKED_FIELD_NUMBER: _builtins.int
+    layers: _builtins.int
+    """Layers that have them."""
+    experts_per_layer: _builtins.int
+    """Of each of these layers."""
+    experts_per_token: _builtins.int
+    """That a token is given to in each of these layers."""
+    stored_bytes: _builtins.int
+    """Of all of them, as stored."""
+    is_packed: _builtins.bool
+    """Whether a pack lies beside the checkpoint."""
+    def __init__(
+        self,
+        *,
+        layers: _builtins.int = ...,
+        experts_per_layer: _builtins.int = ...,
+        experts_per_token: _builtins.int = ...,
+        stored_bytes: _builtins.int = ...,
+        is_packed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["experts_per_layer", b"experts_per_layer", "experts_per_token", b"experts_per_token", "is_packed", b"is_packed", "layers", b"layers", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoutedExperts: _TypeAlias = RoutedExperts  # noqa: Y015
 
 @_typing.final
 class ModelRuntime(_message.Message):
@@ -586,15 +647,21 @@ class MemoryUse(_message.Message):
     EXPERT_SLAB_BYTES_FIELD_NUMBER: _builtins.int
     MAPPED_EXPERT_BYTES_FIELD_NUMBER: _builtins.int
     LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    RESIDENT_EXPERT_BYTES_FIELD_NUMBER: _builtins.int
     footprint_bytes: _builtins.int
     reserved_bytes: _builtins.int
     weights_bytes: _builtins.int
+    """Without routed experts."""
     cache_bytes: _builtins.int
     prefix_cache_bytes: _builtins.int
     adapters_bytes: _builtins.int
     expert_slab_bytes: _builtins.int
+    """Of routed experts in slabs, full or not: part of footprint_bytes once they were used."""
     mapped_expert_bytes: _builtins.int
+    """Of the pack that is mapped. Those of its pages that are in memory are the system's cache of files; on Linux footprint_bytes counts them too."""
     limit_bytes: _builtins.int
+    resident_expert_bytes: _builtins.int
+    """Of routed experts that are in memory for good: all of them in mode RESIDENT; what had to be converted in mode MAPPED."""
     def __init__(
         self,
         *,
@@ -607,10 +674,11 @@ class MemoryUse(_message.Message):
         expert_slab_bytes: _builtins.int = ...,
         mapped_expert_bytes: _builtins.int = ...,
         limit_bytes: _builtins.int = ...,
+        resident_expert_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters_bytes", b"adapters_bytes", "cache_bytes", b"cache_bytes", "expert_slab_bytes", b"expert_slab_bytes", "footprint_bytes", b"footprint_bytes", "limit_bytes", b"limit_bytes", "mapped_expert_bytes", b"mapped_expert_bytes", "prefix_cache_bytes", b"prefix_cache_bytes", "reserved_bytes", b"reserved_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters_bytes", b"adapters_bytes", "cache_bytes", b"cache_bytes", "expert_slab_bytes", b"expert_slab_bytes", "footprint_bytes", b"footprint_bytes", "limit_bytes", b"limit_bytes", "mapped_expert_bytes", b"mapped_expert_bytes", "prefix_cache_bytes", b"prefix_cache_bytes", "reserved_bytes", b"reserved_bytes", "resident_expert_bytes", b"resident_expert_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -845,6 +913,7 @@ class EstimateModelResponse(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     COMPUTE_DTYPE_FIELD_NUMBER: _builtins.int
+    FITTING_OPTIONS_FIELD_NUMBER: _builtins.int
     fits_now: _builtins.bool
     """Within the budget beside what other models hold, and within the memory that is free."""
     fits_after_eviction: _builtins.bool
@@ -864,6 +933,10 @@ class EstimateModelResponse(_message.Message):
     def options(self) -> Global___LoadOptions:
         """What was estimated: the options of the request, and what holds anyway for those that it leaves unset."""
 
+    @_builtins.property
+    def fitting_options(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadOptions]:
+        """Where it does not fit the budget: options of which each set, in place of the same of options, would."""
+
     def __init__(
         self,
         *,
@@ -876,10 +949,11 @@ class EstimateModelResponse(_message.Message):
         options: Global___LoadOptions | None = ...,
         device: _builtins.str = ...,
         compute_dtype: _builtins.str = ...,
+        fitting_options: _abc.Iterable[Global___LoadOptions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["estimate", b"estimate", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_dtype", b"compute_dtype", "device", b"device", "disk_bytes_needed", b"disk_bytes_needed", "estimate", b"estimate", "fits_after_eviction", b"fits_after_eviction", "fits_now", b"fits_now", "largest_context_tokens", b"largest_context_tokens", "options", b"options", "would_evict", b"would_evict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_dtype", b"compute_dtype", "device", b"device", "disk_bytes_needed", b"disk_bytes_needed", "estimate", b"estimate", "fits_after_eviction", b"fits_after_eviction", "fits_now", b"fits_now", "fitting_options", b"fitting_options", "largest_context_tokens", b"largest_context_tokens", "options", b"options", "would_evict", b"would_evict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -902,6 +976,10 @@ class MemoryEstimate(_message.Message):
     PROCESS_BYTES_FIELD_NUMBER: _builtins.int
     KV_ROW_BYTES_FIELD_NUMBER: _builtins.int
     KV_TOKEN_BYTES_FIELD_NUMBER: _builtins.int
+    ALL_EXPERTS_BYTES_FIELD_NUMBER: _builtins.int
+    LEAST_EXPERT_BUDGET_BYTES_FIELD_NUMBER: _builtins.int
+    TOTAL_EXPERTS_FIELD_NUMBER: _builtins.int
+    SLAB_EXPERTS_FIELD_NUMBER: _builtins.int
     weights_bytes: _builtins.int
     """As they lie in memory on this device, without routed experts."""
     kv_bytes: _builtins.int
@@ -909,7 +987,7 @@ class MemoryEstimate(_message.Message):
     transient_bytes: _builtins.int
     """What the largest step computes on its way, and the logits of all rows."""
     experts_bytes: _builtins.int
-    """Of routed experts: more than 0 where they could be read as they are needed."""
+    """What routed experts take in the mode that options of the response name: all of them, the slabs, or what of a mapped pack must be converted."""
     adapters_bytes: _builtins.int
     total_bytes: _builtins.int
     budget_bytes: _builtins.int
@@ -922,6 +1000,13 @@ class MemoryEstimate(_message.Message):
     """Keys and values of one row at its whole context; of speech, of one window."""
     kv_token_bytes: _builtins.int
     """What one more token adds to a row that is longer than every window."""
+    all_experts_bytes: _builtins.int
+    """Routed experts were they all in memory."""
+    least_expert_budget_bytes: _builtins.int
+    """The smallest expert_budget_bytes that a load takes; 0 without routed experts."""
+    total_experts: _builtins.int
+    """Routed experts of all layers together, and for how many of them slabs have room; 0 in other modes."""
+    slab_experts: _builtins.int
     def __init__(
         self,
         *,
@@ -936,10 +1021,14 @@ class MemoryEstimate(_message.Message):
         process_bytes: _builtins.int = ...,
         kv_row_bytes: _builtins.int = ...,
         kv_token_bytes: _builtins.int = ...,
+        all_experts_bytes: _builtins.int = ...,
+        least_expert_budget_bytes: _builtins.int = ...,
+        total_experts: _builtins.int = ...,
+        slab_experts: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters_bytes", b"adapters_bytes", "budget_bytes", b"budget_bytes", "experts_bytes", b"experts_bytes", "kv_bytes", b"kv_bytes", "kv_row_bytes", b"kv_row_bytes", "kv_token_bytes", b"kv_token_bytes", "prefix_cache_bytes", b"prefix_cache_bytes", "process_bytes", b"process_bytes", "total_bytes", b"total_bytes", "transient_bytes", b"transient_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters_bytes", b"adapters_bytes", "all_experts_bytes", b"all_experts_bytes", "budget_bytes", b"budget_bytes", "experts_bytes", b"experts_bytes", "kv_bytes", b"kv_bytes", "kv_row_bytes", b"kv_row_bytes", "kv_token_bytes", b"kv_token_bytes", "least_expert_budget_bytes", b"least_expert_budget_bytes", "prefix_cache_bytes", b"prefix_cache_bytes", "process_bytes", b"process_bytes", "slab_experts", b"slab_experts", "total_bytes", b"total_bytes", "total_experts", b"total_experts", "transient_bytes", b"transient_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1226,15 +1315,18 @@ class Adapter(_message.Message):
     adapter: _builtins.str
     model: _builtins.str
     revision: _builtins.str
+    """Changes with its weights and with what scales them; in the store alone it is not known."""
     rank: _builtins.int
     """Largest rank over its layers."""
     scale: _builtins.float
+    """As its settings state it."""
     state: Global___AdapterState.ValueType
     pinned: _builtins.bool
     memory_bytes: _builtins.int
     request_count: _builtins.int
     mounted_layers: _builtins.int
     skipped_tensors: _builtins.int
+    """Of layers that its own settings do not name as targets."""
     @_builtins.property
     def last_used_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1327,8 +1419,10 @@ class LoadAdapterRequest(_message.Message):
     source: _builtins.str
     """A name in the configured adapter store, never a file path; unset: the adapter's name."""
     pinned: _builtins.bool
+    """It may not go for others; one that is loaded already takes this over."""
     replace: _builtins.bool
     expected_sha256: _builtins.str
+    """Of the file of its weights, in hexadecimal digits; unset: any."""
     def __init__(
         self,
         *,

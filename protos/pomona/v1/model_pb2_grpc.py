@@ -486,21 +486,23 @@ class AdapterServiceServicer:
     """
 
     def ListAdapters(self, request, context):
-        """Adapters in the store for a model, loaded or not.
+        """Adapters in the store for a model, loaded or not, and others that are loaded; by name. Loads no model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LoadAdapter(self, request, context):
-        """Idempotent for the same content; other content under a used name is ALREADY_EXISTS unless replace is set.
+        """Idempotent for the same content; other content under a used name is ALREADY_EXISTS unless replace is set. Loads the model where it is not;
+        later workers of the model have the adapter before they are ready, until it is unloaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadAdapter(self, request, context):
-        """Waits for requests that use it, up to the deadline.
+        """Waits for requests that use it, up to the deadline (without one, 30 seconds); meanwhile no other may use it. Where they go on for longer it
+        stays, and the answer is ADAPTER_IN_USE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

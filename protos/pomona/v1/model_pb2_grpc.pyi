@@ -167,11 +167,15 @@ class AdapterServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdapterServiceAsyncStub: ...
     ListAdapters: _grpc.UnaryUnaryMultiCallable[_model_pb2.ListAdaptersRequest, _model_pb2.ListAdaptersResponse]
-    """Adapters in the store for a model, loaded or not."""
+    """Adapters in the store for a model, loaded or not, and others that are loaded; by name. Loads no model."""
     LoadAdapter: _grpc.UnaryUnaryMultiCallable[_model_pb2.LoadAdapterRequest, _model_pb2.LoadAdapterResponse]
-    """Idempotent for the same content; other content under a used name is ALREADY_EXISTS unless replace is set."""
+    """Idempotent for the same content; other content under a used name is ALREADY_EXISTS unless replace is set. Loads the model where it is not;
+    later workers of the model have the adapter before they are ready, until it is unloaded.
+    """
     UnloadAdapter: _grpc.UnaryUnaryMultiCallable[_model_pb2.UnloadAdapterRequest, _model_pb2.UnloadAdapterResponse]
-    """Waits for requests that use it, up to the deadline."""
+    """Waits for requests that use it, up to the deadline (without one, 30 seconds); meanwhile no other may use it. Where they go on for longer it
+    stays, and the answer is ADAPTER_IN_USE.
+    """
 
 @_typing.type_check_only
 class AdapterServiceAsyncStub(AdapterServiceStub):
@@ -179,11 +183,15 @@ class AdapterServiceAsyncStub(AdapterServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListAdapters: _aio.UnaryUnaryMultiCallable[_model_pb2.ListAdaptersRequest, _model_pb2.ListAdaptersResponse]  # type: ignore[assignment]
-    """Adapters in the store for a model, loaded or not."""
+    """Adapters in the store for a model, loaded or not, and others that are loaded; by name. Loads no model."""
     LoadAdapter: _aio.UnaryUnaryMultiCallable[_model_pb2.LoadAdapterRequest, _model_pb2.LoadAdapterResponse]  # type: ignore[assignment]
-    """Idempotent for the same content; other content under a used name is ALREADY_EXISTS unless replace is set."""
+    """Idempotent for the same content; other content under a used name is ALREADY_EXISTS unless replace is set. Loads the model where it is not;
+    later workers of the model have the adapter before they are ready, until it is unloaded.
+    """
     UnloadAdapter: _aio.UnaryUnaryMultiCallable[_model_pb2.UnloadAdapterRequest, _model_pb2.UnloadAdapterResponse]  # type: ignore[assignment]
-    """Waits for requests that use it, up to the deadline."""
+    """Waits for requests that use it, up to the deadline (without one, 30 seconds); meanwhile no other may use it. Where they go on for longer it
+    stays, and the answer is ADAPTER_IN_USE.
+    """
 
 class AdapterServiceServicer(metaclass=_abc_1.ABCMeta):
     """LoRA adapters of one model."""
@@ -194,7 +202,7 @@ class AdapterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.ListAdaptersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.ListAdaptersResponse, _abc.Awaitable[_model_pb2.ListAdaptersResponse]]:
-        """Adapters in the store for a model, loaded or not."""
+        """Adapters in the store for a model, loaded or not, and others that are loaded; by name. Loads no model."""
 
     @_abc_1.abstractmethod
     def LoadAdapter(
@@ -202,7 +210,9 @@ class AdapterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.LoadAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.LoadAdapterResponse, _abc.Awaitable[_model_pb2.LoadAdapterResponse]]:
-        """Idempotent for the same content; other content under a used name is ALREADY_EXISTS unless replace is set."""
+        """Idempotent for the same content; other content under a used name is ALREADY_EXISTS unless replace is set. Loads the model where it is not;
+        later workers of the model have the adapter before they are ready, until it is unloaded.
+        """
 
     @_abc_1.abstractmethod
     def UnloadAdapter(
@@ -210,6 +220,8 @@ class AdapterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.UnloadAdapterRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.UnloadAdapterResponse, _abc.Awaitable[_model_pb2.UnloadAdapterResponse]]:
-        """Waits for requests that use it, up to the deadline."""
+        """Waits for requests that use it, up to the deadline (without one, 30 seconds); meanwhile no other may use it. Where they go on for longer it
+        stays, and the answer is ADAPTER_IN_USE.
+        """
 
 def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

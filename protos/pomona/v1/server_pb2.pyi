@@ -294,13 +294,14 @@ class ModelStats(_message.Message):
     cached_prompt_tokens_total: _builtins.int
     completion_tokens_total: _builtins.int
     audio_us_total: _builtins.int
-    """For models that hear, which are not built yet: unset."""
+    """For models that hear: audio that requests brought."""
     prefill_tokens_per_second: _builtins.float
     decode_tokens_per_second: _builtins.float
     expert_hit_ratio: _builtins.float
-    """These three are for models whose experts are on disk, which are not built yet: unset."""
+    """These three are for models with routed experts whose mode is SLAB. Of the experts that steps needed, the share that lay in memory, 0 to 1."""
     expert_bytes_read_total: _builtins.int
     expert_stall_us_total: _builtins.int
+    """How long steps waited for experts that were read."""
     drafted_tokens_total: _builtins.int
     accepted_draft_tokens_total: _builtins.int
     evictions_total: _builtins.int

@@ -147,3 +147,10 @@ def test_headers_are_described_without_mlx(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert run.stdout.splitlines()[-1] == "False"
     assert "TASK_EMBED" in run.stdout
+
+
+def test_routed_experts_are_told(tmp_path: Path) -> None:
+    folder = write_embedder(tmp_path / "tiny", tiny=Tiny("qwen3_moe", TIED))
+    for said in (describe(folder), loaded_encoder_message(loaded_from(folder), told(folder))):
+        assert (said.experts.layers, said.experts.experts_per_layer, said.experts.experts_per_token) == (2, 8, 3)
+    assert not describe(write_embedder(tmp_path / "dense")).HasField("experts")

@@ -218,6 +218,15 @@ async def test_other_tasks_are_refused_by_what_the_model_does(client: WorkerClie
         assert refusal.metadata == {"model": MODEL, "tasks": "embed"}
 
 
+async def test_adapters_are_refused_by_what_the_model_does(client: WorkerClient) -> None:
+    for method in ("ListAdapters", "LoadAdapter", "UnloadAdapter"):
+        send: Any = client.channel.unary_unary(f"/pomona.v1.AdapterService/{method}")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await send(b"", metadata=client.worker.metadata())
+        refusal = refusal_of(raised.value)
+        assert (refusal.reason, refusal.metadata["tasks"]) == ("TASK_NOT_SUPPORTED", "embed")
+
+
 async def test_requests_are_listed_and_ended_by_an_operator(client: WorkerClient) -> None:
     running = call(client, embed(*["x" * 190] * 60))
     asked = asyncio.ensure_future(running)

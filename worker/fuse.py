@@ -1,0 +1,139 @@
+"""Writing a checkpoint with an adapter in its weights: the one-shot `fuse`.
+
+It prints lines of JSON: {"plan": …} before anything is written, {"progress": …} a few times a second, and at the end
+{"fused": …}, or as other one-shots {"reason", "message", "metadata"} with exit code 3. Asked to end by SIGTERM, it
+leaves nothing unfinished behind.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from models.adapters.errors import AdapterError
+from models.checkpoint.errors import CheckpointError
+from models.fusing.errors import FuseError, FuseInterrupted
+from models.fusing.fuse import Fused, fuse
+from models.fusing.plan import FusePlan
+from worker.one_shot import EXIT_USAGE, refuse
+
+INTERVAL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class FuseSettings:
+    """What is to be fused with a checkpoint, and where it goes."""
+
+    adapter: Path
+    output: Path
+    packs_again: bool
+
+
+def main(argv: Sequence[str], now: Callable[[], float] = time.monotonic) -> int:
+    """Fuse the checkpoint at `argv[0]` as the settings at `argv[1]` say; return the exit code.
+
+    Args:
+        argv: the checkpoint's folder, and JSON: {"adapter": path, "output": path, "packs_again": false}.
+        now: monotonic time in seconds.
+    """
+    settings = _settings(argv[1]) if len(argv) == 2 else None
+    if settings is None:
+        sys.stderr.write(
+            'usage: python -P -m worker fuse PATH {"adapter": PATH, "output": PATH, "packs_again": BOOL}\n'
+        )
+        return EXIT_USAGE
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        fused = fuse(
+            Path(argv[0]),
+            settings.adapter,
+            settings.output,
+            lambda plan: say("plan", _planned(plan)),
+            Progress(now),
+            packs_again=settings.packs_again,
+        )
+    except (CheckpointError, AdapterError, FuseError) as error:
+        return refuse(error.reason, str(error), error.metadata)
+    say("fused", _facts(fused))
+    return 0
+
+
+class Progress:
+    """Says how far it is, a few times a second and whenever a phase begins or ends.
+
+    Args:
+        now: monotonic time in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._phase = ""
+        self._said_s = 0.0
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """Take one report."""
+        now_s = self._now()
+        if phase != self._phase or done == total or now_s - self._said_s >= INTERVAL_S:
+            self._phase, self._said_s = phase, now_s
+            say("progress", {"phase": phase, "done": done, "total": total})
+
+
+def say(what: str, facts: dict[str, Any]) -> None:
+    """Print a line."""
+    sys.stdout.write(json.dumps({what: facts}) + "\n")
+    sys.stdout.flush()
+
+
+def _planned(plan: FusePlan) -> dict[str, Any]:
+    return {
+        "path": str(plan.path),
+        "layers": len(plan.layers),
+        "unpackedLayers": plan.num_unpacked,
+        "packedLayers": plan.num_packed,
+        "bytesTotal": plan.nbytes,
+        "neededBytes": plan.needed_bytes,
+        "freeBytes": plan.free_bytes,
+    }
+
+
+def _facts(fused: Fused) -> dict[str, Any]:
+    plan, comparison = fused.plan, fused.comparison
+    return {
+        "path": str(plan.path),
+        "layers": len(plan.layers),
+        "unpackedLayers": plan.num_unpacked,
+        "packedLayers": plan.num_packed,
+        "bytesTotal": plan.nbytes,
+        "adapterRevision": fused.revision,
+        "skippedTensors": fused.num_skipped,
+        "effect": comparison.effect,
+        "difference": comparison.difference,
+        "comparedTokens": comparison.num_tokens,
+        "agreeingTokens": comparison.num_agreeing,
+    }
+
+
+def _settings(text: str) -> FuseSettings | None:
+    try:
+        said: object = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(said, dict):
+        return None
+    given = cast("dict[str, object]", said)
+    adapter, output, packs_again = given.get("adapter"), given.get("output"), given.get("packs_again", False)
+    if not given.keys() <= {"adapter", "output", "packs_again"} or not isinstance(packs_again, bool):
+        return None
+    if not isinstance(adapter, str) or not isinstance(output, str) or not output.startswith("/"):
+        return None
+    return FuseSettings(Path(adapter), Path(output), packs_again)
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise FuseInterrupted

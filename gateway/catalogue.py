@@ -11,11 +11,15 @@ from typing import Literal
 
 from pomona.v1 import model_pb2
 
+from gateway.desired_adapters import DesiredAdapter
 from gateway.errors import CheckpointRejected, GatewayError, LoadError, ModelLoadFailed, ModelNotFound
+from gateway.experts import ExpertsWord
 from gateway.model_status import LoadOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", re.ASCII)
 MAX_NAME_CHARS = 200
+# What workers write beside a checkpoint that tells nothing of it: how experts were used, and a pack not yet whole.
+OWN_FILES = ("experts.usage", "experts.pack.partial")
 
 
 def is_name(text: str) -> bool:
@@ -36,9 +40,16 @@ class CatalogueModel:
         path: which numeric path its worker takes.
         kv_scheme: how keys and values are kept.
         kv_bytes: of keys and values of all its requests together; None is what its worker finds right.
+        experts: where routed experts lie; `auto` is what fits.
+        expert_budget: of their slabs, in bytes; None is what the rest leaves.
+        expert_trace: the file that routing is written to; None: it is not written down.
         reasoning_marks: what opens and closes its reasoning, or `none`; None is what its chat template says.
         tool_dialect: how it writes tool calls; None is what its chat template says.
         task: what a text model is for; None is what its files say.
+        adapters_folder: where its adapters are found by name; None: nowhere.
+        adapters_bytes: of those that are mounted together.
+        lazy_adapters: whether a request mounts an adapter that it names.
+        adapters: that its worker begins with.
     """
 
     name: str
@@ -49,9 +60,16 @@ class CatalogueModel:
     path: Literal["fast", "reference"] = "fast"
     kv_scheme: str = "none"
     kv_bytes: int | None = None
+    experts: ExpertsWord = "auto"
+    expert_budget: int | None = None
+    expert_trace: Path | None = None
     reasoning_marks: str | tuple[str, str] | None = None
     tool_dialect: str | None = None
     task: Literal["generate", "embed", "rerank"] | None = None
+    adapters_folder: Path | None = None
+    adapters_bytes: int = 256 << 20
+    lazy_adapters: bool = False
+    adapters: tuple[DesiredAdapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +94,8 @@ Stamp = tuple[tuple[str, int, int], ...]
 class Catalogue:
     """The models that there are, looked up by name or alias, never by path.
 
-    Descriptions are kept until a file of the checkpoint changes its time or size. All models change at once, by
+    Descriptions are kept until a file of the checkpoint changes its time or size; why one could not be read, until the
+    models are put in place anew, for whoever lets a file be read again changes neither. All models change at once, by
     `replace`; whoever holds one that is gone may still ask for its description.
     """
 
@@ -105,7 +124,7 @@ class Catalogue:
             for name in (model.name, *model.aliases):
                 _add(by_name, name, model)
         same = {model.name for model in ordered if self._by_name.get(model.name) == model}
-        self._known = {name: known for name, known in self._known.items() if name in same}
+        self._known = {name: known for name, known in self._known.items() if name in same and known[1].failure is None}
         self._locks = {model.name: self._locks.get(model.name) or asyncio.Lock() for model in ordered}
         self.models, self._by_name = ordered, by_name
 
@@ -141,7 +160,8 @@ class Catalogue:
         known = self._known.get(model.name)
         most = known[1].facts.limits.max_context_tokens if known is not None else 0
         contexts = [tokens for tokens in (model.context_tokens, most) if tokens]
-        return LoadOptions(min(contexts, default=None), model.max_batch_rows, model.kv_scheme)
+        context_tokens = min(contexts, default=None)
+        return LoadOptions(context_tokens, model.max_batch_rows, model.kv_scheme, model.experts, model.expert_budget)
 
     async def _read(self, model: CatalogueModel, stamp: Stamp) -> Description:
         if not stamp:
@@ -164,10 +184,15 @@ def _add(by_name: dict[str, CatalogueModel], name: str, model: CatalogueModel) -
     by_name[name] = model
 
 
+def _is_of_checkpoint(file: Path) -> bool:
+    """Say whether a file of the folder may tell of the checkpoint."""
+    return not file.name.startswith(OWN_FILES)
+
+
 def stamp_of(checkpoint: Path) -> Stamp:
     """Return name, change time (ns) and size (bytes) of the checkpoint's files; () where there are none."""
     try:
-        files = sorted(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint]
+        files = sorted(filter(_is_of_checkpoint, checkpoint.iterdir())) if checkpoint.is_dir() else [checkpoint]
         return tuple((file.name, (stat := file.stat()).st_mtime_ns, stat.st_size) for file in files)
     except OSError:
         return ()

@@ -4,7 +4,7 @@
     ├── RequestError          MalformedRequest  InvalidField  UnsupportedOption  DuplicateRequestId  StreamIdle
     │                         SlowReader  ScopeMissing
     ├── ModelError            ModelNotFound  ModelLoading  ModelBackingOff  ModelFailed  ModelUnloading  ModelInUse
-    │   │                     TaskNotSupported
+    │   │                     TaskNotSupported  AdapterNotFound
     │   └── LoadError         ModelLoadFailed  CheckpointRejected  CheckpointCorrupt
     ├── WorkerError           WorkerDied  WorkerStalled  WorkerRestarting
     ├── CapacityError         QueueFull
@@ -239,6 +239,16 @@ class TaskNotSupported(ModelError):
     tasks: str
 
     text = "The model {0.model} cannot do this; what it does: {0.tasks}."
+
+
+@dataclass(eq=False)
+class AdapterNotFound(ModelError):
+    """Raised when a model has no adapter of this name; `known` are the names there are."""
+
+    adapter: str
+    known: tuple[str, ...] = ()
+
+    text = "There is no adapter named {0.adapter}."
 
 
 @dataclass(eq=False)

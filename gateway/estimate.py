@@ -10,6 +10,7 @@ from typing import Any
 from pomona.v1 import model_pb2
 
 from gateway.catalogue import Catalogue, CatalogueModel
+from gateway.load_options import following
 from gateway.memory import MachineMemory, machine_memory
 from gateway.model_status import LoadOptions, ModelState, ModelStatus, WorkerPool
 from gateway.one_shot import OneShot
@@ -24,9 +25,13 @@ TOLD = (
     "kv_scheme",
     "kv_bytes",
     "prefix_cache_bytes",
+    "experts",
+    "expert_budget",
     "cpu_kernels",
     "task",
     "allow_mlx_lm",
+    "adapters_folder",
+    "adapters_bytes",
 )
 # Whose workers could be ended for another's sake.
 _AT_REST = frozenset({ModelState.ACTIVE, ModelState.DEGRADED})
@@ -108,20 +113,13 @@ class Estimator:
             UnsupportedOption: it does not have one of them.
         """
         memory = self.memory()
-        told = told_settings(self.settings(model, self._merged(model, options)), memory.budget_bytes)
+        chosen = following(self.workers.state(model.name).options, options, model)
+        told = told_settings(self.settings(model, chosen), memory.budget_bytes)
         answer = model_pb2.EstimateModelResponse()
         response = await self.one_shot.ask(model.name, model.checkpoint, told, answer)
         others = [_held(status) for status in self._loaded() if status.model != model.name]
         add_room(response, memory, _footprint(self.workers.state(model.name)), others)
         return response
-
-    def _merged(self, model: CatalogueModel, options: LoadOptions) -> LoadOptions:
-        in_effect = self.workers.state(model.name).options
-        return LoadOptions(
-            options.context_tokens or in_effect.context_tokens,
-            options.max_batch_rows or in_effect.max_batch_rows,
-            options.kv_scheme or in_effect.kv_scheme,
-        )
 
     def _loaded(self) -> list[ModelStatus]:
         statuses = (self.workers.state(model.name) for model in self.catalogue.models)

@@ -17,10 +17,11 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from gateway.catalogue import Catalogue, CatalogueModel
+from gateway.desired_adapters import DesiredAdapter
 from gateway.errors import InvalidField, ModelNotFound, Violation
 from gateway.hub.cache import CachedModel, cached_models
 from gateway.model_status import LoadOptions, WorkerPool
-from gateway.settings import Settings, SettingsError
+from gateway.settings import ModelSettings, Settings, SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Sources:
         Raises:
             ValueError: two models of the settings share a name.
         """
-        configured = [CatalogueModel(**one.model_dump()) for one in self.settings.models]
+        configured = [_entry(one) for one in self.settings.models]
         taken = {name for model in configured for name in (model.name, *model.aliases)}
         cached = cached_models(self.cache) if self.settings.hub_models else []
         listed = {model.name: model for model in cached if model.name not in taken}
@@ -172,6 +173,11 @@ def configured_options(catalogue: Catalogue, name: str) -> LoadOptions:
         return catalogue.configured(catalogue.resolve(name))
     except ModelNotFound:
         return LoadOptions()
+
+
+def _entry(told: ModelSettings) -> CatalogueModel:
+    adapters = tuple(DesiredAdapter(**one.model_dump()) for one in told.adapters)
+    return CatalogueModel(**told.model_dump(exclude={"adapters"}), adapters=adapters)
 
 
 def _beside(found: Iterable[CatalogueModel], kept: Sequence[CatalogueModel]) -> list[CatalogueModel]:

@@ -6,7 +6,7 @@ it is wanted.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pomona.v1 import model_pb2
@@ -14,6 +14,8 @@ from pomona.v1 import model_pb2
 from gateway.back_off import BackOff
 from gateway.errors import GatewayError, ModelFailed
 from gateway.exit_words import words_of
+from gateway.experts import experts_word
+from gateway.load_options import following, in_effect
 from gateway.model_status import Exit, LoadOptions, LoadProgress, ModelState
 
 S = ModelState
@@ -29,6 +31,7 @@ FOLLOWS: Mapping[ModelState, frozenset[ModelState]] = {
     S.FAILED: frozenset({S.LOADING, S.UNLOADED}),
 }
 DEFAULT_GRACE_S = 30.0
+LOAD_OPTIONS = tuple(one.name for one in fields(LoadOptions))
 
 
 class ImpossibleTransition(Exception):
@@ -196,13 +199,12 @@ class Lifecycle:
         """Follow `Wanted`: start, join what is under way, or stay failed."""
         if self.state is S.FAILED and not event.is_order:
             return None
-        other = self._other(event.options)
-        self.options = replace(self.options, **other)
+        is_other = self._choose(event.options or LoadOptions())
         self._is_wanted = True
         if self.state in {S.UNLOADED, S.FAILED}:
             self._back_off.reset()
             return self._start()
-        return self._leave(DEFAULT_GRACE_S) if other else None
+        return self._leave(DEFAULT_GRACE_S) if is_other else None
 
     def unwanted(self, event: Unwanted) -> Effect | None:
         """Follow `Unwanted`: drain, stop the load, or forget the failure."""
@@ -269,18 +271,32 @@ class Lifecycle:
         self.restarts += 1
         return self._start()
 
-    def _other(self, chosen: LoadOptions | None) -> dict[str, Any]:
-        """Return what was chosen and does not hold yet: as chosen before, as configured, or as the worker has it."""
-        holding = (replace(self._configured(), **_given(self.options)), self._running())
-        given = _given(chosen or LoadOptions())
-        return {name: value for name, value in given.items() if all(getattr(one, name) != value for one in holding)}
+    def _choose(self, asked: LoadOptions) -> bool:
+        """Keep what is asked for, and return whether some of it does not hold yet, as chosen, configured or running.
+
+        Of what holds already, only where experts are to lie is kept: a later budget goes with it.
+        """
+        configured = self._configured()
+        chosen = following(self.options, asked, configured)
+        after = in_effect(chosen, configured)
+        holding = (in_effect(self.options, configured), self._running())
+        other = {name for name in LOAD_OPTIONS if all(getattr(one, name) != getattr(after, name) for one in holding)}
+        kept = {name: getattr(chosen, name) for name in other | {"experts", "expert_budget"}}
+        self.options = replace(self.options, **kept)
+        return bool(other)
 
     def _running(self) -> LoadOptions:
         """Return the options that the worker runs with, which may be less than it was asked for."""
         if self.facts is None or self.state not in {S.ACTIVE, S.DEGRADED}:
             return LoadOptions()
         told = self.facts.runtime.options
-        return LoadOptions(told.context_tokens or None, told.max_batch_rows or None, told.kv_scheme or None)
+        return LoadOptions(
+            told.context_tokens or None,
+            told.max_batch_rows or None,
+            told.kv_scheme or None,
+            experts_word(told.experts_mode),
+            told.expert_budget_bytes or None,
+        )
 
     def _start(self) -> Effect:
         self.progress = LoadProgress("starting")
@@ -312,11 +328,6 @@ class Lifecycle:
         if state not in FOLLOWS[old]:
             raise ImpossibleTransition(f"{old.name} to {state.name}")
         self._on_change(old, state)
-
-
-def _given(options: LoadOptions) -> dict[str, Any]:
-    """Return the options that are chosen, by name."""
-    return {name: value for name, value in asdict(options).items() if value is not None}
 
 
 _STEPS: Mapping[type[Event], Callable[[Lifecycle, Any], Effect | None]] = {

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from pomona.v1 import worker_pb2_grpc
+
 if TYPE_CHECKING:
     import grpc.aio
     from pomona.v1 import model_pb2, server_pb2
 
     from gateway.errors import GatewayError
+    from gateway.experts import ExpertsWord
 
 
 class ModelState(enum.IntEnum):
@@ -63,11 +66,15 @@ class LoadOptions:
         context_tokens: the longest prompt and answer together, in tokens.
         max_batch_rows: how many requests run side by side.
         kv_scheme: how keys and values are kept.
+        experts: where routed experts lie.
+        expert_budget: of their slabs, in bytes; see `gateway.load_options` for how long it holds.
     """
 
     context_tokens: int | None = None
     max_batch_rows: int | None = None
     kv_scheme: str | None = None
+    experts: ExpertsWord | None = None
+    expert_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,8 @@ class Instance:
         channel: to its socket.
         secret: what every call to it must carry.
         exit: done as soon as it must not be called any more; its result says why.
+        stub: the worker's private methods over the channel, made while that is open: grpcio 1.85 reads freed memory
+            where a stub is made of a closed one.
     """
 
     instance_id: str
@@ -146,6 +155,10 @@ class Instance:
     channel: grpc.aio.Channel
     secret: str
     exit: asyncio.Future[Exit]
+    stub: worker_pb2_grpc.WorkerServiceStub = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stub", worker_pb2_grpc.WorkerServiceStub(self.channel))
 
 
 class Lease:

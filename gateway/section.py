@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from gateway.byte_sizes import size_or_count
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+
+Bytes = Annotated[int, BeforeValidator(size_or_count)]
+"""A size: a number of bytes, or a text such as "800M", "1.5G" or "2GiB"."""
 
 
 class Section(BaseModel):

@@ -22,6 +22,7 @@ from gateway.admission import Admission, AdmissionLimits
 from gateway.back_off import BackOffLimits
 from gateway.catalogue import Catalogue, stamp_of
 from gateway.describe import Describer
+from gateway.desired_adapters import DesiredAdapters
 from gateway.errors import ModelNotFound, ServerDraining
 from gateway.estimate import Estimator
 from gateway.exchange import RelayLimits, RelayParts
@@ -37,6 +38,7 @@ from gateway.pulls import Pulls
 from gateway.reflection import add_reflection
 from gateway.relay import Relay, methods_of
 from gateway.requests import Requests
+from gateway.services.adapter import AdapterService
 from gateway.services.admin import AdminService, Drained
 from gateway.services.model import ModelService
 from gateway.services.registration import add_service
@@ -58,6 +60,8 @@ RELAYED = (
     embedding_pb2.DESCRIPTOR.services_by_name["EmbeddingService"],
     transcription_pb2.DESCRIPTOR.services_by_name["TranscriptionService"],
 )
+
+ADAPTERS = model_pb2.DESCRIPTOR.services_by_name["AdapterService"]
 
 
 async def serve(
@@ -136,7 +140,11 @@ class Gateway:
         )
         self._requests = Requests()
         self._sockets = _socket_folder()
-        self._workers = _workers(settings, self._catalogue, self._sockets, self._command, self.log)
+        self._desired = DesiredAdapters()
+        starter = WorkerStarter(
+            self._catalogue, settings, self._sockets, self._command, self.log, desired=self._desired
+        )
+        self._workers = _workers(settings, self._catalogue, starter, self.log)
         self._inventory = Inventory(found, sources, self._catalogue, self._workers, self.log)
         self._pulls = Pulls(self._downloader().run, partial(self._inventory.refresh, with_settings=False))
         self._server = grpc.aio.server(options=_options(settings.grpc))
@@ -156,8 +164,12 @@ class Gateway:
         address = self._address.bind(self._server)
         self._is_bound = True
         await self._workers.start()
-        for name, follow in (("health", self._health.follow), ("inventory", self._inventory.follow)):
-            self._followers.append(asyncio.create_task(follow(), name=name))
+        following = {
+            "health": self._health.follow(),
+            "inventory": self._inventory.follow(),
+            "adapters": self._desired.follow(self._workers.watch()),
+        }
+        self._followers += [asyncio.create_task(work, name=name) for name, work in following.items()]
         await self._server.start()
         for model in self._catalogue.models:
             if not model.checkpoint.exists():
@@ -247,7 +259,9 @@ class Gateway:
         )
         for service, methods in own:
             add_service(self._server, service, methods, self.log)
-        return tuple(service.full_name for service in (*RELAYED, *(service for service, _ in own)))
+        adapters = AdapterService(self._catalogue, self._workers, self._admission, self._desired)
+        add_service(self._server, ADAPTERS, adapters, self.log, is_timed=True)
+        return tuple(service.full_name for service in (*RELAYED, *(service for service, _ in own), ADAPTERS))
 
     def _stock(self) -> Stock:
         refusal = _pull_refusal(self.settings)
@@ -322,9 +336,7 @@ def _catalogue(settings: Settings, found: Found, command: Command, log: Filterin
         raise SettingsError(f"models: {error}") from error
 
 
-def _workers(
-    settings: Settings, catalogue: Catalogue, sockets: SocketFolder, command: Command, log: FilteringBoundLogger
-) -> Workers:
+def _workers(settings: Settings, catalogue: Catalogue, starter: WorkerStarter, log: FilteringBoundLogger) -> Workers:
     told = settings.supervision
     limits = BackOffLimits(
         first_s=told.back_off_first_s,
@@ -332,7 +344,6 @@ def _workers(
         budget_crashes=told.crash_budget,
         budget_window_s=told.crash_window_s,
     )
-    starter = WorkerStarter(catalogue, settings, sockets, command, log)
     return Workers(
         {model.name: partial(configured_options, catalogue, model.name) for model in catalogue.models},
         starter.start,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,9 +17,11 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, Validati
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSettings
 
+from gateway.adapter_settings import AdaptersBytes, AdaptersFolder, LazyAdapters, MountedAdapters
+from gateway.experts import MAX_BUDGET_BYTES, MIN_BUDGET_BYTES, ExpertsWord, check_budget
 from gateway.kv_scheme import KV_SCHEME_FORMS, checked_kv_scheme
 from gateway.merging import merge
-from gateway.section import GIB, MIB, Section, absolute
+from gateway.section import GIB, MIB, Bytes, Section, absolute
 from gateway.worker_defaults import WorkerDefaults
 
 PREFIX = "POMONA_"
@@ -33,6 +35,18 @@ class SettingsError(Exception):
 
 def _kv_scheme(text: str, info: ValidationInfo) -> str:
     return checked_kv_scheme(text, info.data.get("checkpoint"))
+
+
+def _expert_budget(budget: int | None, info: ValidationInfo) -> int | None:
+    if budget is not None and "experts" in info.data:
+        check_budget(info.data["experts"])
+    return budget
+
+
+def _in_a_folder(file: Path) -> Path:
+    if not file.parent.is_dir():
+        raise ValueError(f"is to lie in {file.parent}, which is no folder")
+    return file
 
 
 Mark = Annotated[str, Field(min_length=1, max_length=64)]
@@ -65,13 +79,34 @@ class ModelSettings(Section):
         Field(description=f"How keys and values are kept: {KV_SCHEME_FORMS}. Default: none, as they are computed."),
     ] = "none"
     kv_bytes: Annotated[
-        int | None,
+        Bytes | None,
         Field(
             ge=MIB,
             le=1024 * GIB,
             description="Keys and values of all running requests, in bytes; one whole context fits always."
             " Default: whole contexts of all rows, up to 4 GiB.",
         ),
+    ] = None
+    experts: Annotated[
+        ExpertsWord,
+        Field(
+            description="Where routed experts lie: `resident`, `mapped`, `slab` or `auto`, the first of them that fits."
+            " Default: auto."
+        ),
+    ] = "auto"
+    expert_budget: Annotated[
+        Bytes | None,
+        AfterValidator(_expert_budget),
+        Field(
+            ge=MIN_BUDGET_BYTES,
+            le=MAX_BUDGET_BYTES,
+            description="What the slabs of `slab` may take, in bytes; with `auto`, `resident` must fit in it too."
+            " Default: what the rest of the model leaves.",
+        ),
+    ] = None
+    expert_trace: Annotated[
+        Annotated[Path, AfterValidator(absolute), AfterValidator(_in_a_folder)] | None,
+        Field(description="Where to write down which experts are needed, for pomona expert-trace. Default: nowhere."),
     ] = None
     reasoning_marks: Annotated[
         Literal["none"] | tuple[Mark, Mark] | None,
@@ -85,19 +120,23 @@ class ModelSettings(Section):
         Literal["generate", "embed", "rerank"] | None,
         Field(description="What a text model is for: `generate`, `embed` or `rerank`. Default: what its files say."),
     ] = None
+    adapters_folder: AdaptersFolder = None
+    adapters_bytes: AdaptersBytes = 256 * MIB
+    lazy_adapters: LazyAdapters = False
+    adapters: MountedAdapters = ()
 
 
 class GrpcSettings(Section):
     """What clients may send, and how connections are kept."""
 
     max_request_bytes: Annotated[
-        int, Field(ge=1024, le=1024 * MIB, description="Largest message from a client, in bytes. Default: 16 MiB.")
+        Bytes, Field(ge=1024, le=1024 * MIB, description="Largest message from a client, in bytes. Default: 16 MiB.")
     ] = 16 * MIB
     max_response_bytes: Annotated[
-        int, Field(ge=1024, le=1024 * MIB, description="Largest message to a client, in bytes. Default: 16 MiB.")
+        Bytes, Field(ge=1024, le=1024 * MIB, description="Largest message to a client, in bytes. Default: 16 MiB.")
     ] = 16 * MIB
     max_metadata_bytes: Annotated[
-        int, Field(ge=1024, le=MIB, description="Largest metadata of a request, in bytes. Default: 16 KiB.")
+        Bytes, Field(ge=1024, le=MIB, description="Largest metadata of a request, in bytes. Default: 16 KiB.")
     ] = 16 * 1024
     max_concurrent_streams: Annotated[
         int, Field(ge=1, le=100_000, description="Open RPCs of one connection. Default: 256.")
@@ -139,7 +178,7 @@ class LimitSettings(Section):
         Field(gt=0, le=3600, description="How long a client may take nothing of its answer, in seconds. Default: 60."),
     ] = 60.0
     max_held_bytes: Annotated[
-        int,
+        Bytes,
         Field(
             ge=1024,
             le=1024 * 1024 * MIB,
@@ -284,8 +323,25 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
     try:
         return Settings(**merged)
     except ValidationError as error:
-        lines = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
-        raise SettingsError("\n".join(lines)) from None
+        raise SettingsError("\n".join(_problems(error, merged))) from None
+
+
+def _problems(error: ValidationError, merged: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each value that is wrong, in words of our own where the check is; a model by its name."""
+    for one in error.errors(include_input=False, include_url=False):
+        place = list(map(str, one["loc"]))
+        if one["loc"][:1] == ("models",) and len(place) > 1:
+            place[1] = _model_name(merged.get("models"), one["loc"][1])
+        cause = one.get("ctx", {}).get("error")
+        yield f"{'.'.join(place)}: {cause if isinstance(cause, ValueError) else one['msg']}"
+
+
+def _model_name(models: Any, index: object) -> str:
+    """Return what the model at an index is called; the index where it has no name."""
+    try:
+        return str(models[index]["name"])
+    except (KeyError, IndexError, TypeError):
+        return str(index)
 
 
 def process_environment() -> dict[str, str]:

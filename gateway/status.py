@@ -129,6 +129,10 @@ def _not_found_facts(error: errors.ModelNotFound) -> Mapping[str, object]:
     return {"model": error.model, "models": ", ".join(error.known)}
 
 
+def _no_adapter_facts(error: errors.AdapterNotFound) -> Mapping[str, object]:
+    return {"adapter": error.adapter, "available": ", ".join(error.known)}
+
+
 def _loading_facts(error: errors.ModelLoading) -> Mapping[str, object]:
     progress = error.progress
     return {
@@ -165,6 +169,10 @@ def _model(error: errors.ModelNotFound, _reason: str, message: str) -> Message:
     return error_details_pb2.ResourceInfo(
         resource_type="pomona.v1.Model", resource_name=error.model, description=message
     )
+
+
+def _adapter(error: errors.AdapterNotFound, _reason: str, message: str) -> Message:
+    return error_details_pb2.ResourceInfo(resource_type="adapter", resource_name=error.adapter, description=message)
 
 
 def _repository(error: errors.RepositoryNotFound | errors.RepositoryForbidden, _reason: str, message: str) -> Message:
@@ -219,6 +227,7 @@ ROWS: Mapping[type[errors.GatewayError], Row] = {
     errors.TaskNotSupported: Row(
         StatusCode.FAILED_PRECONDITION, "TASK_NOT_SUPPORTED", _named("model", "tasks"), _precondition
     ),
+    errors.AdapterNotFound: Row(StatusCode.NOT_FOUND, "ADAPTER_NOT_FOUND", _no_adapter_facts, _adapter),
     errors.WorkerDied: Row(StatusCode.UNAVAILABLE, "WORKER_DIED", _death_facts, retry_s=1.0, pushback=False),
     errors.WorkerStalled: Row(
         StatusCode.UNAVAILABLE, "WORKER_STALLED", _named("model", "events_sent"), retry_s=1.0, pushback=False

@@ -16,6 +16,7 @@ DESCRIBE_LIMIT_S = 2.0  # after that a load tells the rest
 # By how the full name of a method begins.
 TASKS: Mapping[str, model_pb2.Model.Task.ValueType] = {
     "/pomona.v1.GenerationService/": model_pb2.Model.TASK_GENERATE,
+    "/pomona.v1.AdapterService/": model_pb2.Model.TASK_GENERATE,
     "/pomona.v1.EmbeddingService/Embed": model_pb2.Model.TASK_EMBED,
     "/pomona.v1.EmbeddingService/Rerank": model_pb2.Model.TASK_RERANK,
     "/pomona.v1.TranscriptionService/": model_pb2.Model.TASK_TRANSCRIBE,

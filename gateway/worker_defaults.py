@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from gateway.section import GIB, MIB, Section, absolute
+from gateway.section import GIB, MIB, Bytes, Section, absolute
 
 
 def _behind_memory(folder: Path | None, info: ValidationInfo) -> Path | None:
@@ -29,7 +29,7 @@ class WorkerDefaults(Section):
         float, Field(gt=0, le=60, description="How long prompts hold up running streams, in seconds. Default: 0.25.")
     ] = 0.25
     outbox_bytes: Annotated[
-        int, Field(ge=1024, le=256 * MIB, description="What waits for a slow reader, in bytes. Default: 256 KiB.")
+        Bytes, Field(ge=1024, le=256 * MIB, description="What waits for a slow reader, in bytes. Default: 256 KiB.")
     ] = 256 * 1024
     slow_reader_s: Annotated[
         float, Field(gt=0, le=3600, description="How long a reader may stand still, in seconds. Default: 30.")
@@ -38,10 +38,10 @@ class WorkerDefaults(Section):
         float, Field(ge=1, le=604_800, description="Audio of one request, in seconds. Default: 14,400, four hours.")
     ] = 14_400.0
     max_audio_bytes: Annotated[
-        int, Field(ge=1024, le=1024 * GIB, description="Audio of one request as it comes, in bytes. Default: 2 GiB.")
+        Bytes, Field(ge=1024, le=1024 * GIB, description="Audio of one request as it comes, in bytes. Default: 2 GiB.")
     ] = 2 * GIB
     max_audio_decoded_bytes: Annotated[
-        int,
+        Bytes,
         Field(
             ge=1024,
             le=1024 * GIB,
@@ -59,7 +59,7 @@ class WorkerDefaults(Section):
         int | None, Field(ge=1, le=1024, description="Threads of the CPU backend. Default: one for each core.")
     ] = None
     prefix_cache_bytes: Annotated[
-        int,
+        Bytes,
         Field(
             ge=0,
             le=1024 * GIB,
@@ -72,6 +72,6 @@ class WorkerDefaults(Section):
         Field(description="Where they outlive a worker; a relative path starts at the current folder. Default: none."),
     ] = None
     prefix_cache_folder_bytes: Annotated[
-        int,
+        Bytes,
         Field(ge=MIB, le=1024 * GIB, description="What all workers may keep there, in bytes. Default: 8 GiB."),
     ] = 8 * GIB

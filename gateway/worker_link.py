@@ -128,8 +128,7 @@ async def ask(instance: Instance, method: str, request: Message, limit_s: float)
     """Return what a worker answers to a method of WorkerService; None where it is gone, or too slow for the limit."""
     call: Any = None
     try:
-        stub = worker_pb2_grpc.WorkerServiceStub(instance.channel)
-        call = getattr(stub, method)(request, metadata=((SECRET_KEY, instance.secret),), timeout=limit_s)
+        call = getattr(instance.stub, method)(request, metadata=((SECRET_KEY, instance.secret),), timeout=limit_s)
         return await call
     except (grpc.aio.AioRpcError, *CLOSED):
         return None

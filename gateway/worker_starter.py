@@ -1,15 +1,18 @@
 """Turns a model of the catalogue into a running worker: its command, its environment, its settings."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pomona.v1 import model_pb2
 from structlog.typing import FilteringBoundLogger
 
 from gateway.catalogue import Catalogue, CatalogueModel
+from gateway.desired_adapters import DesiredAdapter, DesiredAdapters
 from gateway.lifecycle import Event
+from gateway.load_options import in_effect
+from gateway.memory import MachineMemory, machine_memory
 from gateway.model_status import LoadOptions
 from gateway.process import Command
 from gateway.settings import Settings
@@ -40,6 +43,8 @@ class WorkerStarter:
         sockets: where workers listen.
         command: the worker's program and environment.
         log: takes the lines that workers print.
+        memory: asks the system what there is.
+        desired: the adapters that workers begin with.
     """
 
     catalogue: Catalogue
@@ -47,13 +52,20 @@ class WorkerStarter:
     sockets: SocketFolder
     command: Command
     log: FilteringBoundLogger
+    memory: Callable[[], MachineMemory] = machine_memory
+    desired: DesiredAdapters = field(default_factory=DesiredAdapters)
 
     def start(self, model: str, options: LoadOptions, post: Callable[[Event], None]) -> Supervisor:
         """Start a worker for `model`; what happens to it goes to `post`."""
+        entry = self.catalogue.resolve(model)
+        adapters = self.desired.of(entry).values()
         launch = Launch(
             model=model,
             command=self.command,
-            settings=worker_settings(self.catalogue.resolve(model), options, self.settings),
+            settings={
+                **worker_settings(entry, options, self.settings, adapters),
+                "budget_bytes": self.memory().budget_bytes,
+            },
             sockets=self.sockets,
             vital_limits=self._vital_limits(),
             stop_limits=self._stop_limits(),
@@ -76,25 +88,36 @@ class WorkerStarter:
         return StopLimits(shutdown_s=told.stop_grace_s, terminate_s=told.term_s, interrupt_s=told.dump_s)
 
 
-def worker_settings(entry: CatalogueModel, options: LoadOptions, settings: Settings) -> dict[str, Any]:
+def worker_settings(
+    entry: CatalogueModel, options: LoadOptions, settings: Settings, adapters: Iterable[DesiredAdapter] = ()
+) -> dict[str, Any]:
     """Return what the worker of a model is told, beside what differs with every start.
 
     Args:
         entry: the model.
         options: chosen for this load; None leaves what is configured.
         settings: of this server.
+        adapters: that it begins with, in the order in which they are mounted.
     """
+    held = in_effect(options, entry)
     return {
         "model": entry.name,
         "checkpoint": str(entry.checkpoint),
         "path": entry.path,
-        "context_tokens": options.context_tokens or entry.context_tokens,
-        "max_batch_rows": options.max_batch_rows or entry.max_batch_rows,
-        "kv_scheme": options.kv_scheme or entry.kv_scheme,
+        "context_tokens": held.context_tokens,
+        "max_batch_rows": held.max_batch_rows,
+        "kv_scheme": held.kv_scheme,
         "kv_bytes": entry.kv_bytes,
+        "experts": held.experts,
+        "expert_budget": held.expert_budget,
+        "expert_trace": None if entry.expert_trace is None else str(entry.expert_trace),
         "reasoning_marks": entry.reasoning_marks,
         "tool_dialect": entry.tool_dialect,
         "task": entry.task,
+        "adapters_folder": None if entry.adapters_folder is None else str(entry.adapters_folder),
+        "adapters_bytes": entry.adapters_bytes,
+        "lazy_adapters": entry.lazy_adapters,
+        "adapters": [dict(one.told()) for one in adapters],
         "max_request_bytes": settings.grpc.max_request_bytes,
         "max_response_bytes": settings.grpc.max_response_bytes,
         "log_level": settings.logs.level,

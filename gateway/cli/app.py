@@ -1,17 +1,19 @@
 """The verbs of `pomona`, each imported only when it is used, so that the command starts at once."""
 
 import importlib
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperGroup
 from typer.main import get_command
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Where a verb lives: `function` of `module`, and the line about it in `pomona --help`."""
+    """Where a verb, or a group of them, lives: `function` of `module`, and the line about it in `pomona --help`."""
 
     module: str
     function: str
@@ -36,9 +38,15 @@ VERBS: dict[str, Verb] = {
     "version": Verb("version", "version", "Print the versions of this command and of the server.", TALK),
     "pull": Verb("pull", "pull", "Download a model from the hub into its cache.", OPERATE),
     "rm": Verb("remove", "rm", "Remove a downloaded model from the hub's cache.", OPERATE),
+    "pack-experts": Verb(
+        "pack_experts", "pack_experts", "Write the routed experts of a model into one file beside it.", OPERATE
+    ),
     "fit": Verb("fit", "fit", "Tell what a model would take of memory, and whether it fits.", OPERATE),
+    "fuse": Verb("fuse", "fuse", "Write a model with a LoRA adapter in its weights.", OPERATE),
+    "expert-trace": Verb("expert_trace", "expert_trace", "Sum up which experts of a model were needed.", OPERATE),
     "load": Verb("load", "load", "Load a model, with progress.", OPERATE),
     "unload": Verb("load", "unload", "Unload a model and give its memory back.", OPERATE),
+    "adapters": Verb("adapters", "adapters", "List, load and unload the LoRA adapters of a model.", OPERATE),
     "requests": Verb("requests", "requests", "List the requests in flight.", OPERATE),
     "cancel": Verb("requests", "cancel", "End a request by its id.", OPERATE),
     "logs": Verb("logs", "logs", "Print the log lines of the server and its workers.", OPERATE),
@@ -57,6 +65,8 @@ MEANT = {
     "list": "models",
     "ls": "models",
     "memory": "fit",
+    "merge": "fuse",
+    "pack": "pack-experts",
     "ps": "models --loaded",
     "refresh": "models --refresh",
     "remove": "rm",
@@ -84,8 +94,13 @@ class VerbGroup(TyperGroup):
 def _command(name: str) -> Any:
     verb = VERBS[name]
     module = importlib.import_module(f"gateway.cli.{verb.module}")
+    group = getattr(module, "GROUP", None)
+    if isinstance(group, typer.Typer):
+        return get_command(group)
+    function = getattr(module, verb.function)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name)(getattr(module, verb.function))
+    # As it is written: a word in brackets, such as an extra of this install, is no markup.
+    single.command(name, help=escape(inspect.getdoc(function) or ""))(function)
     return get_command(single)
 
 

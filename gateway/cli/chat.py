@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from pomona.v1 import generation_pb2
 
+from gateway.cli.adapter_options import AdapterOptions
 from gateway.cli.answer import Printer, stream_answer
 from gateway.cli.connection import ServerOptions, connect
 from gateway.cli.constraint import ConstraintOptions
@@ -26,6 +27,7 @@ def chat(
     model: Annotated[str, typer.Argument(metavar="MODEL")],
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="- reads it from standard input.")] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message to begin with.")] = None,
+    adapters: AdapterOptions,
     sampling: SamplingOptions,
     stopping: StoppingOptions,
     constraint: ConstraintOptions,
@@ -61,6 +63,7 @@ def chat(
     [bold]pomona chat smollm2 < question.txt[/bold]
     [bold]pomona chat smollm2 "Name a colour." -n 3 --logprobs 2 --seed 7[/bold]
     [bold]pomona chat smollm2 "Invent a person." --schema person.json[/bold]
+    [bold]pomona chat smollm2 "Hello." --adapter formal --adapter terse:0.5[/bold]
     [bold]pomona chat qwen3 "Weather in Rome?" --tools tools.json[/bold]
     """
     question = _question(prompt)
@@ -70,6 +73,7 @@ def chat(
     start = generation_pb2.StreamGenerateRequest(model=model)
     for options in (sampling, stopping, constraint, tools, reasoning, speed):
         options.apply(start.spec)
+    adapters.apply(start)
     set_logprobs(start.spec, logprobs)
     if system is not None:
         start.spec.chat.messages.add(role=generation_pb2.ROLE_SYSTEM, text=system)

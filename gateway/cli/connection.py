@@ -66,6 +66,7 @@ class Connection:
     metadata: tuple[tuple[str, str], ...]
     timeout_s: float | None
     models: model_pb2_grpc.ModelServiceStub
+    adapters: model_pb2_grpc.AdapterServiceStub
     generation: generation_pb2_grpc.GenerationServiceStub
     embedding: embedding_pb2_grpc.EmbeddingServiceStub
     transcription: transcription_pb2_grpc.TranscriptionServiceStub
@@ -93,6 +94,7 @@ def connect(options: ServerOptions) -> Generator[Connection]:
             metadata=_metadata(options),
             timeout_s=options.timeout,
             models=model_pb2_grpc.ModelServiceStub(channel),
+            adapters=model_pb2_grpc.AdapterServiceStub(channel),
             generation=generation_pb2_grpc.GenerationServiceStub(channel),
             embedding=embedding_pb2_grpc.EmbeddingServiceStub(channel),
             transcription=transcription_pb2_grpc.TranscriptionServiceStub(channel),

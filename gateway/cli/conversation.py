@@ -7,14 +7,16 @@ import grpc
 from pomona.v1 import generation_pb2
 
 from gateway.cli import output
+from gateway.cli.adapter_options import read_uses
 from gateway.cli.answer import Printer, stream_answer
 from gateway.cli.connection import Connection
-from gateway.cli.failures import failure_of
+from gateway.cli.failures import UsageError, failure_of
 from gateway.cli.fields import is_text
 
 PROMPT = "> "
 HELP = """/reset          forget the conversation
 /system TEXT    start anew with this system message; without TEXT, with none
+/adapter NAMES  go on with these adapters, each NAME or NAME:SCALE; without NAMES, with none
 /quit           leave (Ctrl-D too)
 Ctrl-C          end the answer"""
 
@@ -66,6 +68,8 @@ class _Conversation:
             self._reset()
         elif word == "/system":
             self._set_system(rest.strip())
+        elif word == "/adapter":
+            self._set_adapters(rest.split())
         elif word.startswith("/"):
             output.notice(HELP if word == "/help" else f"{word} is unknown\n{HELP}")
         else:
@@ -82,6 +86,16 @@ class _Conversation:
             messages.add(role=generation_pb2.ROLE_SYSTEM, text=text)
         self._opening = len(messages)
         output.notice("(a new conversation)")
+
+    def _set_adapters(self, names: list[str]) -> None:
+        try:
+            uses = read_uses(names, "/adapter")
+        except UsageError as error:
+            output.notice(f"({error})")
+            return
+        del self._request.adapters[:]
+        self._request.adapters.extend(uses)
+        output.notice(f"(with {', '.join(names)})" if names else "(with the model itself)")
 
     def _ask(self, question: str) -> None:
         """Ask, and where the model calls tools, take their results from the terminal and go on."""

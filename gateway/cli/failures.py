@@ -19,6 +19,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from gateway.cli.flags import flag_of, told_by_flag
+from gateway.cli.sizes import size_option
 from gateway.cli.suggestions import closest_first, suggestion
 
 # How gRPC's own texts begin where there is no connection, and what they say where nothing listens.
@@ -119,7 +120,7 @@ class StatusFacts:
 
     def line(self) -> str:
         """Tell it in one line: code, reason, message, fields by their options, incident, when to try again."""
-        message = self.message
+        message = self._message()
         for path in dict.fromkeys([self.metadata.get("field", ""), *(name for name, _ in self.violations)]):
             message = told_by_flag(message, path)
         parts = [f"{self.code} {self.reason}".rstrip() + ":", " ".join(message.split()) or "(no message)"]
@@ -131,6 +132,13 @@ class StatusFacts:
         if self.reason == "MODEL_NOT_FOUND" and "models" in self.metadata:
             parts.append(self._models())
         return " ".join(parts)
+
+    def _message(self) -> str:
+        """Return the message; of a budget that is too small, in the words of the option that sets it."""
+        least = self.metadata.get("least_bytes", "")
+        if self.metadata.get("option") != "expert_budget" or not least.isdecimal():
+            return self.message
+        return f"the budget for experts is too small; the least is --expert-budget {size_option(int(least))}"
 
     def _models(self) -> str:
         """Say which models there are, the likeliest first."""

@@ -10,6 +10,7 @@ from pomona.v1 import model_pb2
 from gateway.catalogue import is_name
 from gateway.cli import fit_table, output
 from gateway.cli.connection import ServerOptions, connect
+from gateway.cli.expert_options import ExpertBudget, Experts, expert_options
 from gateway.cli.failures import ServerError, SetupError, UsageError
 from gateway.cli.gateway_failure import told
 from gateway.cli.load import KvScheme
@@ -17,6 +18,7 @@ from gateway.cli.own_worker import has_worker, quiet_log, worker_command
 from gateway.cli.verb import JsonFlag, verb
 from gateway.errors import GatewayError
 from gateway.estimate import add_room, told_settings
+from gateway.experts import experts_word
 from gateway.kv_scheme import checked_kv_scheme
 from gateway.memory import machine_memory
 from gateway.one_shot import OneShot
@@ -37,6 +39,8 @@ def fit(
         typer.Option("--rows", "--max-batch-rows", min=1, max=256, metavar="N", help="Requests that run side by side."),
     ] = None,
     kv_scheme: KvScheme = "",
+    experts: Experts = "",
+    expert_budget: ExpertBudget = "",
     server: ServerOptions,
     as_json: JsonFlag = False,
 ) -> None:
@@ -58,13 +62,14 @@ def fit(
     With --json: a pomona.v1.EstimateModelResponse in protobuf's JSON form.
     """
     options = model_pb2.LoadOptions(context_tokens=context, max_batch_rows=rows, kv_scheme=kv_scheme)
+    options.MergeFrom(expert_options(experts, expert_budget))
     response = _here(model, options) if is_path(model) else _there(model, options, server)
     if as_json:
         output.emit(response, indent=2)
     else:
         output.table(fit_table.HEADERS, fit_table.rows(response))
         output.line()
-        for line in fit_table.verdict(response):
+        for line in (*fit_table.verdict(response), *fit_table.least_budget(response)):
             output.line(line)
     if not fit_table.fits(response):
         raise typer.Exit(1)
@@ -101,6 +106,8 @@ def _here(text: str, options: model_pb2.LoadOptions) -> model_pb2.EstimateModelR
         "context_tokens": options.context_tokens or None,
         "max_batch_rows": options.max_batch_rows or None,
         "kv_scheme": _checked_scheme(options.kv_scheme, path),
+        "experts": experts_word(options.experts_mode),
+        "expert_budget": options.expert_budget_bytes or None,
     }
     memory = machine_memory()
     try:

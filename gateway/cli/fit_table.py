@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from pomona.v1 import model_pb2
 
+from gateway.cli import output
 from gateway.cli.output import bytes_text, counted
+from gateway.cli.sizes import size_option
 
 HEADERS = ("PART", "MEMORY", "WHAT")
 
@@ -16,18 +18,19 @@ def rows(response: model_pb2.EstimateModelResponse) -> Iterator[tuple[str, str, 
     estimate = response.estimate
     parts = (
         (
-            "weights",
+            "other weights" if estimate.all_experts_bytes else "weights",
             estimate.weights_bytes,
             f"as they lie in memory; computed in {response.compute_dtype} on {response.device}",
         ),
-        ("experts", estimate.experts_bytes, "could also be read as they are needed"),
+        ("experts", estimate.experts_bytes, _experts_words(response)),
         (_kv_name(response), estimate.kv_bytes, _kv_words(response)),
         ("earlier prompts", estimate.prefix_cache_bytes, "keys and values kept for later ones, at most"),
         ("adapters", estimate.adapters_bytes, ""),
         ("largest step", estimate.transient_bytes, "what it computes on its way"),
         ("process", estimate.process_bytes, "libraries and tokenizer"),
     )
-    yield from ((name, bytes_text(count), words) for name, count, words in parts if count)
+    has_row = {"experts": estimate.all_experts_bytes > 0}
+    yield from ((name, bytes_text(count), words) for name, count, words in parts if has_row.get(name, count > 0))
     yield "total", bytes_text(estimate.total_bytes), f"of {bytes_text(estimate.budget_bytes)} that models may take here"
 
 
@@ -50,6 +53,13 @@ def verdict(response: model_pb2.EstimateModelResponse) -> Iterator[str]:
         yield f"The largest context that fits with {rows_text} is {response.largest_context_tokens:,} tokens."
 
 
+def least_budget(response: model_pb2.EstimateModelResponse) -> Iterator[str]:
+    """Yield a line with the smallest budget of experts that could be loaded with; none for a model without them."""
+    if response.estimate.least_expert_budget_bytes:
+        least = size_option(response.estimate.least_expert_budget_bytes)
+        yield f"The smallest budget for its experts is --expert-budget {least}."
+
+
 def fits(response: model_pb2.EstimateModelResponse) -> bool:
     """Say whether it could be loaded as it is, others unloaded if need be."""
     return response.fits_now or response.fits_after_eviction
@@ -57,7 +67,10 @@ def fits(response: model_pb2.EstimateModelResponse) -> bool:
 
 def _advice(response: model_pb2.EstimateModelResponse) -> Iterator[str]:
     estimate, options = response.estimate, response.options
-    if response.largest_context_tokens:
+    if response.fitting_options:
+        yield "It fits with:"
+        yield from (f"  {_flags(each)}" for each in response.fitting_options)
+    elif response.largest_context_tokens:
         most = response.largest_context_tokens
         yield f"With {counted(options.max_batch_rows, 'row')} a context of {most:,} tokens fits: --context {most}"
     elif estimate.weights_bytes + estimate.experts_bytes + estimate.process_bytes > estimate.budget_bytes:
@@ -66,6 +79,46 @@ def _advice(response: model_pb2.EstimateModelResponse) -> Iterator[str]:
         yield "Fewer rows take less: --rows 1"
     else:
         yield "Not even the shortest context fits."
+
+
+def _flags(options: model_pb2.LoadOptions) -> str:
+    """Return options as they are given to `fit` and `load`."""
+    word = output.enum_word(model_pb2.ExpertsMode.Name, options.experts_mode, "EXPERTS_MODE_")
+    given = (
+        ("--experts", word if options.experts_mode else ""),
+        ("--expert-budget", _rounded_down(options.expert_budget_bytes)),
+        ("--max-batch-rows", str(options.max_batch_rows or "")),
+        ("--context-tokens", str(options.context_tokens or "")),
+    )
+    return " ".join(f"{flag} {value}" for flag, value in given if value)
+
+
+def _rounded_down(num_bytes: int) -> str:
+    """Return a size that is no larger, in three digits or so; empty for none."""
+    unit, power = next(
+        ((unit, power) for unit, power in (("G", 9), ("M", 6), ("k", 3)) if num_bytes >= 10**power), ("", 0)
+    )
+    return f"{num_bytes // 10 ** max(0, power - 2) / 10 ** min(2, power):g}{unit}" if num_bytes else ""
+
+
+def _experts_words(response: model_pb2.EstimateModelResponse) -> str:
+    everything = bytes_text(response.estimate.all_experts_bytes)
+    match response.options.experts_mode:
+        case model_pb2.EXPERTS_MODE_SLAB:
+            return _slab_words(response.estimate, everything)
+        case model_pb2.EXPERTS_MODE_MAPPED:
+            return f"{everything} are mapped from the pack; here what of them has to be converted"
+        case _:
+            return "all of them; --experts slab has fewer in memory"
+
+
+def _slab_words(estimate: model_pb2.MemoryEstimate, everything: str) -> str:
+    room, total = estimate.slab_experts, estimate.total_experts
+    if not total:  # a server that does not tell
+        return f"slabs for some of {everything}; the others are read when they are needed"
+    if room < total:
+        return f"slabs with room for {room:,} of {total:,} experts, {everything}; the others are read when needed"
+    return f"slabs with room for all {total:,} experts, and what these are read through; --experts resident is faster"
 
 
 def _is_speech(response: model_pb2.EstimateModelResponse) -> bool:
@@ -86,4 +139,4 @@ def _kv_words(response: model_pb2.EstimateModelResponse) -> str:
     if estimate.kv_bytes >= options.max_batch_rows * estimate.kv_row_bytes:
         return words
     whole = estimate.kv_bytes // max(1, estimate.kv_row_bytes)
-    return f"{words}; room for {whole} at that length at once, or for more that are shorter"
+    return f"{words}; kv_bytes has room for {whole} at that length at once, or for more that are shorter"

@@ -3,6 +3,7 @@
 import re
 
 FLAGS = {
+    "adapters": "--adapter",
     "avg_logprob_threshold": "--logprob-threshold",
     "beam_size": "--beam",
     "best_of": "--best-of",
@@ -15,6 +16,8 @@ FLAGS = {
     "context_tokens": "--context-tokens",
     "dimensions": "--dimensions",
     "enable_thinking": "--thinking",
+    "expert_budget_bytes": "--expert-budget",
+    "experts_mode": "--experts",
     "frequency_penalty": "--frequency-penalty",
     "grace": "--grace",
     "idle_timeout": "--idle-timeout",

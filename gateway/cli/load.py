@@ -6,8 +6,10 @@ import grpc
 import typer
 from pomona.v1 import model_pb2
 
-from gateway.cli import output
+from gateway.cli import fit_table, output
 from gateway.cli.connection import Connection, ServerOptions, connect
+from gateway.cli.expert_options import ExpertBudget, Experts, expert_options
+from gateway.cli.failures import ServerError
 from gateway.cli.models import state_name
 from gateway.cli.progress import Display
 from gateway.cli.progress import display as display_for
@@ -31,6 +33,8 @@ def load(
     context_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")] = None,
     max_batch_rows: Annotated[int | None, typer.Option(min=1, help="Requests that run side by side.")] = None,
     kv_scheme: KvScheme = "",
+    experts: Experts = "",
+    expert_budget: ExpertBudget = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is ready, or at once.")] = True,
     server: ServerOptions,
     as_json: JsonFlag = False,
@@ -39,7 +43,8 @@ def load(
 
     Ctrl-C stops the waiting and not the loading. With other options than it
     runs with, a loaded model is loaded anew: its running requests may finish,
-    for as long as the server's grace.
+    for as long as the server's grace. What may not fit this machine once it
+    is in full use is told, and loaded all the same.
 
     Progress goes to standard error: a bar on a terminal, lines elsewhere.
 
@@ -48,10 +53,12 @@ def load(
     a pomona.v1.Model in protobuf's JSON form, or {"error": ...}.
     """
     options = model_pb2.LoadOptions(context_tokens=context_tokens, max_batch_rows=max_batch_rows, kv_scheme=kv_scheme)
+    options.MergeFrom(expert_options(experts, expert_budget))
     request = model_pb2.LoadModelRequest(model=model, return_immediately=not wait)
     if options.ByteSize():
         request.options.CopyFrom(options)
     with connect(server) as connection:
+        _warn_of_memory(connection, request)
         try:
             loaded = load_with_progress(connection, request, display_for(model, as_json=as_json) if wait else None)
         except KeyboardInterrupt:
@@ -102,6 +109,25 @@ def load_with_progress(
         return call.result().model
     finally:
         call.cancel()
+
+
+def _warn_of_memory(connection: Connection, request: model_pb2.LoadModelRequest) -> None:
+    """Say it where `fit` would say that the model does not fit; where nobody can tell, the load will."""
+    question = model_pb2.EstimateModelRequest(model=request.model, options=request.options)
+    try:
+        response = connection.models.EstimateModel(
+            question, timeout=connection.query_timeout_s, metadata=connection.metadata
+        )
+    except (grpc.RpcError, ServerError):
+        return
+    if not fit_table.fits(response):
+        most, room = (
+            output.bytes_text(each) for each in (response.estimate.total_bytes, response.estimate.budget_bytes)
+        )
+        output.notice(
+            f"warning: {request.model} may take {most}, models together {room} here;"
+            f" pomona fit {request.model} tells what of that to lower"
+        )
 
 
 def _show_until_done(

@@ -5,6 +5,7 @@ from typing import Annotated, cast
 
 import grpc
 import typer
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -115,8 +116,11 @@ def _refresh(connection: Connection) -> None:
 
 
 def _print(found: Sequence[model_pb2.Model]) -> None:
-    headers = ("MODEL", "STATE", "ARCHITECTURE", "QUANTIZATION", "TASKS", "MEMORY", "LAST USED")
-    output.table(headers, [_row(model) for model in found])
+    headers = ("MODEL", "STATE", "ARCHITECTURE", "QUANTIZATION", "TASKS", "EXPERTS", "MEMORY", "LAST USED")
+    has_experts = any(model.HasField("experts") for model in found)
+    columns = [index for index, header in enumerate(headers) if has_experts or header != "EXPERTS"]
+    rows = [_row(model) for model in found]
+    output.table([headers[each] for each in columns], [[row[each] for each in columns] for row in rows])
     for model in found:
         if model.HasField("failure"):
             output.notice(f"{model.model}: {model.failure.reason} {model.failure.message}".strip())
@@ -130,9 +134,21 @@ def _row(model: model_pb2.Model) -> tuple[str, ...]:
         model.architecture,
         model.quantization,
         _tasks(model),
+        _experts(model),
         output.bytes_text(memory) if memory else "",
         _time(model.last_used_time),
     )
+
+
+def _experts(model: model_pb2.Model) -> str:
+    """Return where experts lie, and how much of what is stored of them: of a model that is not loaded, nothing."""
+    mode, memory = model.runtime.options.experts_mode, model.memory
+    word = output.enum_word(model_pb2.ExpertsMode.Name, mode, "EXPERTS_MODE_")
+    held_bytes = memory.expert_slab_bytes or memory.mapped_expert_bytes or memory.resident_expert_bytes
+    if not model.HasField("experts"):
+        return ""
+    part = f"{output.bytes_text(held_bytes)} of {output.bytes_text(model.experts.stored_bytes)}"
+    return part if mode == model_pb2.EXPERTS_MODE_UNSPECIFIED else f"{word}, {part}"
 
 
 def _tasks(model: model_pb2.Model) -> str:
@@ -156,6 +172,7 @@ def _facts(model: model_pb2.Model) -> Iterator[tuple[str, str]]:
     yield "quantization", model.quantization
     yield "revision", model.revision
     yield "tasks", _tasks(model)
+    yield "experts", _fields(model.experts)
     yield "last used", _time(model.last_used_time)
     yield "pinned", "yes" if model.pinned else ""
     for title, message in (
@@ -196,13 +213,25 @@ def _work(stats: server_pb2.ModelStats | None) -> Iterator[tuple[str, str]]:
     if stats.cached_prompt_tokens_total:
         found = f"{stats.cached_prompt_tokens_total} of {stats.prompt_tokens_total} prompt tokens found"
         yield "prefix cache", f"{found}, {stats.evictions_total} blocks evicted"
+    if stats.memory.expert_slab_bytes:
+        read = (
+            f"{output.bytes_text(stats.expert_bytes_read_total)} read, {stats.expert_stall_us_total / 1e6:.1f} s waited"
+        )
+        yield "experts needed", f"{stats.expert_hit_ratio:.1%} lay in memory, {read}"
     if stats.drafted_tokens_total:
         yield "speculation", f"{stats.accepted_draft_tokens_total} of {stats.drafted_tokens_total} guesses right"
 
 
 def _fields(message: Message) -> str:
     """Return the fields that are set, one a line."""
-    return "\n".join(f"{_title(field.name)} {_value(field.name, value)}" for field, value in message.ListFields())
+    return "\n".join(f"{_title(field.name)} {_field_value(field, value)}" for field, value in message.ListFields())
+
+
+def _field_value(field: FieldDescriptor, value: object) -> str:
+    if field.enum_type is None or not isinstance(value, int):
+        return _value(field.name, value)
+    known = field.enum_type.values_by_number.get(value)
+    return str(value) if known is None else known.name.removeprefix(f"{field.name.upper()}_").lower()
 
 
 def _title(name: str) -> str:

@@ -16,6 +16,7 @@ PHASE_WORDS = {
     "headers": "reading headers",
     "reading": "reading weights",
     "weights": "preparing weights",
+    "experts": "reading experts",
     "warm-up": "warming up",
 }
 # Before a load begins and after it is done there is no progress to tell of.

@@ -12,9 +12,11 @@ from pomona.v1 import model_pb2
 
 from gateway.admission import Admission
 from gateway.catalogue import Catalogue, CatalogueModel, is_name
-from gateway.errors import InvalidField, MalformedRequest, ModelNotFound, Violation
+from gateway.errors import InvalidField, MalformedRequest, ModelNotFound, UnsupportedOption, Violation
 from gateway.estimate import Estimator
+from gateway.experts import MAX_BUDGET_BYTES, MIN_BUDGET_BYTES, ExpertsWord, check_budget, experts_word
 from gateway.kv_scheme import checked_kv_scheme
+from gateway.load_options import following, in_effect
 from gateway.model_status import LoadOptions, ModelState, ModelStatus, WorkerPool
 from gateway.services.stock import Stock
 from gateway.services.strict import check_range, refuse_set
@@ -25,7 +27,7 @@ MAX_PAGE = 1000
 MAX_CONTEXT_TOKENS = 16_777_216
 MAX_BATCH_ROWS = 256
 MAX_GRACE_S = 86_400
-NOT_BUILT_OPTIONS = ("experts_mode", "expert_budget_bytes", "draft_model")
+NOT_BUILT_OPTIONS = ("draft_model",)
 NOT_BUILT_FIELDS = ("idle_ttl", "pinned", "allow_eviction")
 LOADED = frozenset({ModelState.ACTIVE, ModelState.DEGRADED, ModelState.DRAINING})
 
@@ -99,17 +101,19 @@ class ModelService:
     ) -> model_pb2.EstimateModelResponse:
         """Return what loading a model would take; it loads nothing."""
         model = self._resolve(request.model)
-        options = _options(request.options, model)
-        await self._check_context(model, options)
+        options = self._options(request.options, model)
+        await self._check_options(model, options)
         return await self.estimator.estimate(model, options)
 
     async def LoadModel(self, request: model_pb2.LoadModelRequest) -> model_pb2.LoadModelResponse:  # noqa: N802
         """Load a model, or join its load; a caller that goes away does not end it."""
         refuse_set(request, *NOT_BUILT_FIELDS)
         model = self._resolve(request.model)
-        options = _options(request.options, model) if request.HasField("options") else None
-        await self._check_context(model, options)
+        options = self._options(request.options, model) if request.HasField("options") else None
+        await self._check_options(model, options)
         self.admission.check_open()
+        if options is not None and await self._has_experts(model):
+            await self.estimator.estimate(model, options)  # what cannot be loaded so is told before a worker has to go
         status = await self.workers.load(model.name, options, wait=not request.return_immediately)
         return model_pb2.LoadModelResponse(model=await view_of(model, status, self.catalogue))
 
@@ -140,15 +144,28 @@ class ModelService:
         """Read settings and cache again, and return what changed."""
         return await self.stock.refresh()
 
-    async def _check_context(self, model: CatalogueModel, options: LoadOptions | None) -> None:
-        """Refuse a context that the checkpoint does not have, rather than cut it down."""
-        if options is None or options.context_tokens is None:
+    async def _check_options(self, model: CatalogueModel, options: LoadOptions | None) -> None:
+        """Refuse a context that the checkpoint does not have, rather than cut it down, and experts of a dense model."""
+        if options is None or (options.context_tokens, options.experts, options.expert_budget) == (None, None, None):
             return
         description = await self.catalogue.describe(model)
         most = description.facts.limits.max_context_tokens
-        if most and options.context_tokens > most:
+        if most and (options.context_tokens or 0) > most:
             problem = f"is over the {most} tokens of the checkpoint"
             raise InvalidField((Violation("options.context_tokens", problem),))
+        if description.failure is None and not description.facts.HasField("experts"):
+            _refuse_experts(options)
+
+    async def _has_experts(self, model: CatalogueModel) -> bool:
+        return (await self.catalogue.describe(model)).facts.HasField("experts")
+
+    def _options(self, asked: model_pb2.LoadOptions, model: CatalogueModel) -> LoadOptions:
+        """Return what is asked for, where it goes together with what holds."""
+        options = _options(asked, model)
+        if options.expert_budget is not None:
+            held = in_effect(following(self._state(model).options, options, model), model)
+            _check_budget(held.experts or model.experts)
+        return options
 
     def _resolve(self, name: str) -> CatalogueModel:
         if not name:
@@ -175,7 +192,37 @@ def _options(asked: model_pb2.LoadOptions, model: CatalogueModel) -> LoadOptions
         if asked.HasField(name):  # pyright: ignore[reportArgumentType] - a literal for its stub
             given[name] = getattr(asked, name)
             check_range(f"options.{name}", given[name], 1, most)
-    return LoadOptions(**given, kv_scheme=_kv_scheme(asked.kv_scheme, model))
+    experts, budget = _experts(asked)
+    return LoadOptions(**given, kv_scheme=_kv_scheme(asked.kv_scheme, model), experts=experts, expert_budget=budget)
+
+
+def _experts(asked: model_pb2.LoadOptions) -> tuple[ExpertsWord | None, int | None]:
+    """Return where experts are to lie and the budget of their slabs, each None where it was not said."""
+    try:
+        word = experts_word(asked.experts_mode)
+    except ValueError as error:
+        raise InvalidField((Violation("options.experts_mode", str(error)),)) from None
+    if not asked.HasField("expert_budget_bytes"):
+        return word, None
+    check_range("options.expert_budget_bytes", asked.expert_budget_bytes, MIN_BUDGET_BYTES, MAX_BUDGET_BYTES)
+    return word, asked.expert_budget_bytes
+
+
+def _check_budget(word: ExpertsWord) -> None:
+    try:
+        check_budget(word)
+    except ValueError as error:
+        raise InvalidField((Violation("options.expert_budget_bytes", str(error)),)) from None
+
+
+def _refuse_experts(options: LoadOptions) -> None:
+    """Refuse what only a model with routed experts has; `auto` is right for any."""
+    mode = None if options.experts == "auto" else options.experts
+    asked = {"options.experts_mode": mode, "options.expert_budget_bytes": options.expert_budget}
+    problem = "is refused: this model has no routed experts"
+    violations = tuple(Violation(name, problem) for name, value in asked.items() if value is not None)
+    if violations:
+        raise UnsupportedOption(violations)
 
 
 def _kv_scheme(text: str, model: CatalogueModel) -> str | None:

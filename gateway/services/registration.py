@@ -22,14 +22,20 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.errors import GatewayError, InternalError, MalformedRequest
 from gateway.services.strict import refuse_unknown
-from gateway.status import CLIENT_GONE, status_of
+from gateway.status import CLIENT_GONE, Status, status_of
+from gateway.worker_call import WorkerRefusal
 
 MAX_CONTROL_BYTES = 64 * 1024
 MessageType = TypeVar("MessageType", bound=Message)
 
 
 def add_service(
-    server: grpc.aio.Server, service: ServiceDescriptor, methods: object, log: FilteringBoundLogger
+    server: grpc.aio.Server,
+    service: ServiceDescriptor,
+    methods: object,
+    log: FilteringBoundLogger,
+    *,
+    is_timed: bool = False,
 ) -> None:
     """Have `server` answer those methods of `service` that `methods` has under the same name.
 
@@ -38,21 +44,25 @@ def add_service(
         service: what clients know it by.
         methods: each takes the request alone, and returns its answer or yields its answers.
         log: takes what should not happen.
+        is_timed: whether they take the seconds until the caller's deadline too.
     """
     built = {method.name: method for method in service.methods if hasattr(methods, method.name)}
-    handlers = {name: _handler(method, getattr(methods, name), log) for name, method in built.items()}
+    handlers = {
+        name: _handler(method, getattr(methods, name), log, is_timed=is_timed) for name, method in built.items()
+    }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
 
 
 def _handler(
-    method: MethodDescriptor, behaviour: Callable[[Any], Any], log: FilteringBoundLogger
+    method: MethodDescriptor, behaviour: Callable[..., Any], log: FilteringBoundLogger, *, is_timed: bool
 ) -> grpc.RpcMethodHandler[bytes, Message]:
     request_class = GetMessageClass(method.input_type)
     serializer = GetMessageClass(method.output_type).SerializeToString
 
     async def answer(body: bytes, context: Any) -> Message:
         async with ServicersEdge(context, log):
-            response: Message = await behaviour(read_message(request_class, body))
+            timed = (context.time_remaining(),) if is_timed else ()
+            response: Message = await behaviour(read_message(request_class, body), *timed)
         return response
 
     async def stream(body: bytes, context: Any) -> None:
@@ -99,12 +109,18 @@ class ServicersEdge:
             return
         if isinstance(error, CLIENT_GONE):
             raise asyncio.CancelledError from None
+        if isinstance(error, WorkerRefusal):
+            await self._abort(error.status)
+            return
         if not isinstance(error, GatewayError):
             incident = secrets.token_hex(4)
             what = type(error).__name__
             self._log.error("request failed unexpectedly", incident=incident, what=what, exc_info=error)
             error = InternalError(incident)
+        await self._abort(status_of(error))
+
+    async def _abort(self, status: Status) -> None:
         try:
-            await self._context.abort(*status_of(error))
+            await self._context.abort(*status)
         except CLIENT_GONE:
             raise asyncio.CancelledError from None

@@ -12,11 +12,19 @@ from pomona.v1 import model_pb2
 
 from gateway.admission import Admission
 from gateway.catalogue import Catalogue, CatalogueModel
-from gateway.errors import InvalidField, ModelInUse, ModelNotFound, ScopeMissing, Violation
+from gateway.errors import (
+    CheckpointCorrupt,
+    CheckpointRejected,
+    InvalidField,
+    ModelInUse,
+    ModelNotFound,
+    ScopeMissing,
+    Violation,
+)
 from gateway.hub.cache import CachedModel, remove, repository_folder
 from gateway.hub.messages import Order, Progress
 from gateway.inventory import Inventory
-from gateway.model_status import WorkerPool
+from gateway.model_status import ModelState, WorkerPool
 from gateway.pulls import SKIPPED, Pulls
 from gateway.services.views import view_of
 
@@ -80,8 +88,12 @@ class Stock:
         return model_pb2.DeleteModelResponse(freed_bytes=freed_bytes)
 
     async def refresh(self) -> model_pb2.RefreshCatalogueResponse:
-        """Read settings and cache again."""
+        """Read settings and cache again, and forget which checkpoints could not be loaded: they may be repaired."""
         found = await self.inventory.refresh()
+        for model in self.catalogue.models:
+            status = self.workers.state(model.name)
+            if status.state is ModelState.FAILED and isinstance(status.failure, CheckpointRejected | CheckpointCorrupt):
+                await self.workers.unload(model.name, 0)
         return model_pb2.RefreshCatalogueResponse(added=found.added, removed=found.removed, changed=found.changed)
 
     def _check(self, order: Order) -> None:

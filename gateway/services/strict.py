@@ -61,7 +61,12 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
         InvalidField: it is outside, or not a number.
     """
     if not low <= value <= high:
-        raise InvalidField((Violation(name, f"is not within {low:.15g} to {high:.15g}"),))
+        raise InvalidField((Violation(name, f"is not within {_number(low)} to {_number(high)}"),))
+
+
+def _number(value: float) -> str:
+    """Return a number with all of its digits where it is whole, however large."""
+    return f"{value:d}" if isinstance(value, int) else f"{value:.15g}"
 
 
 def _first_unknown(message: Any, body: bytes, prefix: str) -> str:

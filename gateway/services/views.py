@@ -9,6 +9,8 @@ from pomona.v1 import model_pb2
 
 from gateway.catalogue import Catalogue, CatalogueModel
 from gateway.errors import GatewayError
+from gateway.experts import experts_mode
+from gateway.load_options import in_effect
 from gateway.model_status import ModelState, ModelStatus, WorkerFacts
 from gateway.status import failure_of
 
@@ -51,14 +53,17 @@ def _add_limits(view: model_pb2.Model, model: CatalogueModel, status: ModelStatu
     """Say what would hold, or does hold, once the model is loaded."""
     if status.facts is not None:
         return
-    context_tokens = status.options.context_tokens or model.context_tokens
-    if context_tokens:
-        view.limits.max_context_tokens = min(context_tokens, view.limits.max_context_tokens or context_tokens)
+    held = in_effect(status.options, model)
+    if held.context_tokens:
+        most = view.limits.max_context_tokens or held.context_tokens
+        view.limits.max_context_tokens = min(held.context_tokens, most)
     if model_pb2.Model.TASK_GENERATE in view.tasks and view.limits.max_context_tokens:
         view.limits.max_output_tokens = view.limits.max_context_tokens - 1
-    view.limits.max_batch_rows = status.options.max_batch_rows or model.max_batch_rows
-    view.runtime.options.kv_scheme = status.options.kv_scheme or model.kv_scheme
+    view.limits.max_batch_rows = held.max_batch_rows or model.max_batch_rows
+    view.runtime.options.kv_scheme = held.kv_scheme or model.kv_scheme
     view.runtime.path = model.path
+    if view.HasField("experts"):
+        view.runtime.options.experts_mode = experts_mode(held.experts)
 
 
 def _add_process(view: model_pb2.Model, status: ModelStatus) -> None:

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2_grpc
 from pomona.v1 import model_pb2, model_pb2_grpc, server_pb2, server_pb2_grpc
 
 from gateway import health
-from gateway.catalogue import CatalogueModel
+from gateway.catalogue import Catalogue, CatalogueModel, Describe
 from gateway.errors import HubUnreachable
 from gateway.estimate import Estimator
 from gateway.health import Health
@@ -33,7 +33,7 @@ from gateway.services.registration import add_service
 from gateway.services.server import ServerService
 from gateway.services.stock import Stock
 from gateway.settings import Settings, SettingsError, load_settings
-from tests.support.scripted_worker import ScriptedPool, catalogue, relay_parts
+from tests.support.scripted_worker import ScriptedPool, no_description, relay_parts
 
 MODELS = tuple(
     CatalogueModel(name, Path(__file__), aliases)
@@ -90,6 +90,7 @@ async def control_plane(
     fit: str = "print({})",
     memory: MachineMemory | None = None,
     hub: HubSide | None = None,
+    describe: Describe = no_description,
 ) -> AsyncGenerator[ControlPlane]:
     """Serve the gateway's own services over `pool`.
 
@@ -99,12 +100,13 @@ async def control_plane(
         fit: the Python program that estimates; its last two arguments are the checkpoint and the settings.
         memory: of the machine; None: 4,000 bytes, and what of them is free is not known.
         hub: how models are pulled; None: they are not, and the cache is empty.
+        describe: says what the checkpoints are.
     """
     hub = hub or HubSide(folder / "hub")
     pool = pool or ScriptedPool()
     ring = LogRing(2000)
     parts = relay_parts(pool, ring)
-    known = catalogue(*MODELS)
+    known = Catalogue(MODELS, describe)
     one_shot = OneShot(Command((sys.executable, "-c", fit), {}), 20.0, parts.log, asyncio.Semaphore(2))
     estimator = Estimator(
         known, pool, one_shot, lambda _, options: worker_settings(options), lambda: memory or MachineMemory(4_000)

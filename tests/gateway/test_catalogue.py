@@ -117,6 +117,19 @@ async def test_what_is_wrong_with_a_checkpoint_is_remembered_until_it_changes(tm
     assert reader.reads == ["a"]
 
 
+async def test_what_is_wrong_with_a_checkpoint_is_forgotten_by_a_refresh(tmp_path: Path) -> None:
+    reader = Reader(CheckpointCorrupt("a", "too short."))
+    entry = model("a", checkpoint=folder(tmp_path / "a"))
+    catalogue = Catalogue([entry], reader.describe)
+    await catalogue.describe(entry)
+    reader.failure = None
+    catalogue.replace([entry])
+    assert (await catalogue.describe(entry)).failure is None
+    catalogue.replace([entry])
+    await catalogue.describe(entry)
+    assert reader.reads == ["a", "a"]
+
+
 async def test_what_is_configured_has_the_checkpoints_own_context_once_that_was_read(tmp_path: Path) -> None:
     async def describe(_: CatalogueModel) -> model_pb2.Model:
         return model_pb2.Model(limits=model_pb2.ModelLimits(max_context_tokens=2048))
@@ -124,7 +137,9 @@ async def test_what_is_configured_has_the_checkpoints_own_context_once_that_was_
     path = folder(tmp_path / "a")
     small, own, large = (CatalogueModel(f"m{tokens}", path, (), tokens) for tokens in (512, None, 4096))
     catalogue = Catalogue([small, own, large], describe)
-    assert catalogue.configured(own) == LoadOptions(None, 16, "none")
+    assert catalogue.configured(own) == LoadOptions(None, 16, "none", "auto")
+    slabs = CatalogueModel("slabs", own.checkpoint, experts="slab", expert_budget=1 << 30)
+    assert catalogue.configured(slabs) == LoadOptions(None, 16, "none", "slab", 1 << 30)
     for one in catalogue.models:
         await catalogue.describe(one)
     assert [catalogue.configured(one).context_tokens for one in (small, own, large)] == [512, 2048, 2048]

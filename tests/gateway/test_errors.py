@@ -42,6 +42,7 @@ SAMPLES: list[GatewayError] = [
     errors.ModelUnloading(MODEL),
     errors.ModelInUse(MODEL, "loaded"),
     errors.TaskNotSupported(MODEL, "generate"),
+    errors.AdapterNotFound("formal", ("terse",)),
     errors.WorkerDied(MODEL, 7, "SIGKILL"),
     errors.WorkerStalled(MODEL, 7),
     errors.WorkerRestarting(MODEL, 2.0),

@@ -251,6 +251,30 @@ def test_what_is_configured_is_other_than_what_was_chosen_instead() -> None:
     assert one.options == LoadOptions(max_batch_rows=16)
 
 
+def test_experts_that_lie_where_they_are_wanted_stay() -> None:
+    slabs = running(experts_mode=model_pb2.EXPERTS_MODE_SLAB, expert_budget_bytes=1 << 30)
+    one = life(Wanted(), slabs)
+    assert one.apply(Wanted(LoadOptions(experts="slab", expert_budget=1 << 30), is_order=True)) is None
+    assert one.apply(Wanted(LoadOptions(experts="slab", expert_budget=1 << 20), is_order=True)) == AwaitIdle(30.0)
+    two = life(Wanted(), slabs)
+    assert two.apply(Wanted(LoadOptions(experts="mapped"), is_order=True)) == AwaitIdle(30.0)
+
+
+def test_a_mode_that_the_worker_came_to_by_itself_is_kept_without_a_reload() -> None:
+    one = life(Wanted(), running(experts_mode=model_pb2.EXPERTS_MODE_RESIDENT))
+    assert one.apply(Wanted(LoadOptions(experts="auto"), is_order=True)) is None
+    assert one.apply(Wanted(LoadOptions(experts="resident"), is_order=True)) is None
+    assert one.options == LoadOptions(experts="resident")
+
+
+def test_a_budget_goes_with_the_mode_that_it_was_for() -> None:
+    one = life(Wanted(LoadOptions(experts="slab", expert_budget=500)), READY)
+    assert one.apply(Wanted(LoadOptions(experts="mapped"), is_order=True)) == AwaitIdle(30.0)
+    one.follow(Idle(), Exited(Exit(ExitCause.UNLOADED, code=0)), READY)
+    assert one.apply(Wanted(LoadOptions(experts="slab"), is_order=True)) == AwaitIdle(30.0)
+    assert one.options == LoadOptions(experts="slab")
+
+
 def test_options_that_the_worker_came_to_by_itself_are_the_same() -> None:
     one = life(Wanted(LoadOptions(max_batch_rows=16)), running(context_tokens=2048, max_batch_rows=8))
     assert one.apply(Wanted(LoadOptions(context_tokens=2048, max_batch_rows=8), is_order=True)) is None

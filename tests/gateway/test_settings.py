@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from gateway.catalogue import CatalogueModel
+from gateway.desired_adapters import DesiredAdapter
+from gateway.inventory import Sources
 from gateway.settings import ModelSettings, Settings, SettingsError, load_settings
 from models.checkpoint.kv_scheme import TURBO_KEY_BITS, TURBO_VALUE_BITS
 
@@ -101,6 +103,30 @@ def test_the_catalogue_takes_every_setting_of_a_model() -> None:
     assert asdict(CatalogueModel("a", Path("/a"))) == ModelSettings(name="a", checkpoint=Path("/a")).model_dump()
 
 
+def test_adapters_of_a_model_reach_the_catalogue(tmp_path: Path) -> None:
+    adapters = [{"adapter": "a"}, {"adapter": "b", "source": "org/b", "pinned": True}]
+    told = {"name": "m", "checkpoint": "/m", "adapters_folder": "/adapters", "adapters": adapters}
+    found = Sources(load_settings(None, {"models": [told], "hub_models": False}), tmp_path, load_settings).find()
+    assert found.models["m"].adapters == (DesiredAdapter("a"), DesiredAdapter("b", "org/b", pinned=True))
+    assert found.models["m"].adapters_folder == Path("/adapters")
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"adapters": [{"adapter": "a"}]}, "needs adapters_folder"),
+        ({"adapters_folder": "/x", "adapters": [{"adapter": "../a"}]}, "is no name"),
+        ({"adapters_folder": "/x", "adapters": [{"adapter": "a", "source": "/etc"}]}, "is no name"),
+        ({"adapters_folder": "/x", "adapters": [{"adapter": "a"}, {"adapter": "a"}]}, "two are named 'a'"),
+        ({"adapters_folder": "/x", "adapters": [{"adapter": "a", "path": "/a"}]}, "adapters.0.path"),
+        ({"adapters_bytes": 1}, "adapters_bytes"),
+    ],
+)
+def test_adapters_that_cannot_be_are_refused(told: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load_settings(None, {"models": [{"name": "m", "checkpoint": "/m", **told}]})
+
+
 @pytest.mark.parametrize("scheme", ["none", "8", "4", "config", "turbo:k8v3", "turbo:k2v8"])
 def test_a_scheme_of_keys_and_values_is_taken_as_it_is_spelled(scheme: str) -> None:
     settings = load_settings(None, {"models": [{"name": "a", "checkpoint": "/a", "kv_scheme": scheme}]})
@@ -123,8 +149,36 @@ def test_turbo_has_these_bits_and_no_others(key_bits: int) -> None:
             load_settings(None, settings)
 
 
+@pytest.mark.parametrize("experts", ["auto", "resident", "mapped", "slab"])
+def test_a_budget_goes_with_experts_that_it_bounds(experts: str) -> None:
+    settings = {"models": [{"name": "a", "checkpoint": "/a", "experts": experts, "expert_budget": 1 << 30}]}
+    if experts in {"auto", "slab"}:
+        assert load_settings(None, settings).models[0].expert_budget == 1 << 30
+        return
+    with pytest.raises(SettingsError, match=rf"models\.a\.expert_budget.*bounds slabs, and the experts are {experts}"):
+        load_settings(None, settings)
+
+
+@pytest.mark.parametrize("key", [{"experts": "all"}, {"expert_budget": 1000}, {"expert_trace": 3}])
+def test_what_experts_cannot_be_is_refused(key: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match=rf"models\.a\.{next(iter(key))}"):
+        load_settings(None, {"models": [{"name": "a", "checkpoint": "/a", **key}]})
+
+
+def test_a_relative_trace_starts_at_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(None, {"models": [{"name": "a", "checkpoint": "/a", "expert_trace": "t.jsonl"}]})
+    assert settings.models[0].expert_trace == tmp_path / "t.jsonl"
+
+
+def test_a_trace_needs_its_folder(tmp_path: Path) -> None:
+    model = {"name": "a", "checkpoint": "/a", "expert_trace": str(tmp_path / "no" / "t.jsonl")}
+    with pytest.raises(SettingsError, match=rf"models\.a\.expert_trace.*lie in {tmp_path / 'no'}, which is no folder"):
+        load_settings(None, {"models": [model]})
+
+
 def test_a_gguf_file_brings_no_scheme_of_its_own() -> None:
-    with pytest.raises(SettingsError, match=r"models\.0\.kv_scheme.*cannot be config.*GGUF"):
+    with pytest.raises(SettingsError, match=r"models\.a\.kv_scheme.*cannot be config.*GGUF"):
         load_settings(None, {"models": [{"name": "a", "checkpoint": "/a.GGUF", "kv_scheme": "config"}]})
 
 
@@ -139,7 +193,7 @@ def test_a_prefix_folder_needs_a_prefix_cache() -> None:
     ["", "6", "16", "Turbo", "turbo:", "turbo:k8", "turbo:v3k8", "turbo:k-8v3", "turbo:k8v3\n", "turbo:k٨v3", 8],
 )
 def test_another_spelling_of_a_scheme_is_refused(scheme: object) -> None:
-    with pytest.raises(SettingsError, match=r"models\.0\.kv_scheme"):
+    with pytest.raises(SettingsError, match=r"models\.a\.kv_scheme"):
         load_settings(None, {"models": [{"name": "a", "checkpoint": "/a", "kv_scheme": scheme}]})
 
 
@@ -154,13 +208,13 @@ def test_a_relative_prefix_folder_starts_at_the_current_folder(tmp_path: Path, m
     [
         ("lisen = 'x'", "lisen"),
         ("[limits]\nmax_request = 1", "limits.max_request"),
-        ("[[models]]\nname = 'a'\ncheckpoint = '/a'\nfolder = 'x'", "models.0.folder"),
+        ("[[models]]\nname = 'a'\ncheckpoint = '/a'\nfolder = 'x'", "models.a.folder"),
         ("[limits]\nmax_requests = 0", "limits.max_requests"),
         ("[limits]\nmax_requests = 'many'", "limits.max_requests"),
         ("[worker]\nprefix_cache_bytes = -1", "worker.prefix_cache_bytes"),
         ("[worker]\nprefix_cache_folder_bytes = 0", "worker.prefix_cache_folder_bytes"),
-        ("[[models]]\nname = 'a'\ncheckpoint = '/a'\nkv_bytes = 1000", "models.0.kv_bytes"),
-        ("[[models]]\nname = 'a'", "models.0.checkpoint"),
+        ("[[models]]\nname = 'a'\ncheckpoint = '/a'\nkv_bytes = 1000", "models.a.kv_bytes"),
+        ("[[models]]\nname = 'a'", "models.a.checkpoint"),
         ("models = 3", "models"),
         ("models = [3]", "models.0"),
         ("[limits", "pomona.toml"),
@@ -169,6 +223,31 @@ def test_a_relative_prefix_folder_starts_at_the_current_folder(tmp_path: Path, m
 def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(named)):
         load_settings(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "experts = 'mapped'\nexpert_budget = 70000",
+            "models.org/a.expert_budget: bounds slabs, and the experts are mapped; it goes with slab and auto",
+        ),
+        ("expert_budget = '2 parsecs'", "models.org/a.expert_budget: 2 parsecs is no size, such as 800M, 1.5G or 2GiB"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_told_by_its_name_in_our_words(tmp_path: Path, text: str, line: str) -> None:
+    head = "[[models]]\nname = 'b'\ncheckpoint = '/b'\n[[models]]\nname = 'org/a'\ncheckpoint = '/a'\n"
+    with pytest.raises(SettingsError) as caught:
+        load_settings(written(tmp_path, head + text))
+    assert str(caught.value) == line
+
+
+def test_sizes_may_have_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POMONA_WORKER__PREFIX_CACHE_BYTES", "1.5GiB")
+    model = "[[models]]\nname = 'a'\ncheckpoint = '/a'\nexpert_budget = '2G'\nkv_bytes = '800MB'"
+    settings = load_settings(written(tmp_path, model + "\n[grpc]\nmax_request_bytes = '65_536'"))
+    assert (settings.models[0].expert_budget, settings.models[0].kv_bytes) == (2 * 10**9, 8 * 10**8)
+    assert (settings.worker.prefix_cache_bytes, settings.grpc.max_request_bytes) == (3 << 29, 65536)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import structlog
 from pomona.v1 import model_pb2
 
 from gateway.catalogue import Catalogue, CatalogueModel
+from gateway.desired_adapters import DesiredAdapter, DesiredAdapters
 from gateway.lifecycle import Event, Ready
+from gateway.memory import machine_memory
 from gateway.model_status import LoadOptions
 from gateway.settings import GrpcSettings, Settings
 from gateway.sockets import SocketFolder
@@ -21,7 +24,11 @@ async def describe(_: CatalogueModel) -> model_pb2.Model:
 
 
 async def told(
-    folder: Path, options: LoadOptions, worker: WorkerDefaults | None = None, **model: Any
+    folder: Path,
+    options: LoadOptions,
+    worker: WorkerDefaults | None = None,
+    desired: DesiredAdapters | None = None,
+    **model: Any,
 ) -> dict[str, Any]:
     """Start a worker with these options and return the settings that it was given."""
     told_all = Settings(worker=worker or WorkerDefaults())
@@ -29,9 +36,10 @@ async def told(
     sockets = SocketFolder()
     catalogue = Catalogue([CatalogueModel("m", write_script(folder), **model)], describe)
     log = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
-    supervisor = WorkerStarter(catalogue, told_all, sockets, fake_worker_command(), log).start(
-        "m", options, events.append
+    starter = WorkerStarter(
+        catalogue, told_all, sockets, fake_worker_command(), log, desired=desired or DesiredAdapters()
     )
+    supervisor = starter.start("m", options, events.append)
     await eventually(lambda: any(isinstance(event, Ready) for event in events))
     supervisor.stop()
     await supervisor.close(10.0)
@@ -51,6 +59,8 @@ async def test_a_worker_is_told_what_the_settings_say(tmp_path: Path) -> None:
     assert (settings["reasoning_marks"], settings["tool_dialect"], settings["task"]) == (None, None, None)
     assert (settings["prefix_cache_bytes"], settings["prefix_cache_folder_bytes"]) == (512 << 20, 8 << 30)
     assert settings["prefix_cache_folder"] is None
+    assert (settings["experts"], settings["expert_budget"], settings["expert_trace"]) == ("auto", None, None)
+    assert settings["budget_bytes"] == machine_memory().budget_bytes
 
 
 async def test_options_of_a_load_win_over_the_settings(tmp_path: Path) -> None:
@@ -60,18 +70,60 @@ async def test_options_of_a_load_win_over_the_settings(tmp_path: Path) -> None:
     assert (settings["kv_scheme"], settings["kv_bytes"]) == ("turbo", 1 << 20)
 
 
+async def test_a_worker_is_told_which_adapters_to_begin_with(tmp_path: Path) -> None:
+    desired = DesiredAdapters()
+    desired.load("m", DesiredAdapter("late", "org/source", revision="r"))
+    desired.unload("m", "gone")
+    settings = await told(
+        tmp_path,
+        LoadOptions(),
+        desired=desired,
+        adapters_folder=tmp_path / "adapters",
+        adapters_bytes=1 << 21,
+        lazy_adapters=True,
+        adapters=(DesiredAdapter("gone"), DesiredAdapter("first", pinned=True)),
+    )
+    assert settings["adapters_folder"] == str(tmp_path / "adapters")
+    assert (settings["adapters_bytes"], settings["lazy_adapters"]) == (1 << 21, True)
+    assert settings["adapters"] == [
+        {"adapter": "first", "pinned": True},
+        {"adapter": "late", "source": "org/source", "pinned": False, "revision": "r"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "told_of_experts"),
+    [
+        (LoadOptions(), ("slab", 1 << 30)),
+        (LoadOptions(expert_budget=1 << 20), ("slab", 1 << 20)),
+        (LoadOptions(experts="resident"), ("resident", None)),
+        (LoadOptions(experts="mapped", expert_budget=1 << 20), ("mapped", None)),
+    ],
+)
+def test_a_budget_of_slabs_goes_with_slabs(options: LoadOptions, told_of_experts: tuple[str, int | None]) -> None:
+    entry = CatalogueModel("m", Path(__file__), experts="slab", expert_budget=1 << 30)
+    settings = worker_settings(entry, options, Settings())
+    assert (settings["experts"], settings["expert_budget"]) == told_of_experts
+
+
 async def test_a_real_worker_understands_every_setting(tmp_path: Path) -> None:
     from worker.settings import WorkerSettings
 
     worker = WorkerDefaults(prefix_cache_folder=tmp_path / "prefixes", prefix_cache_bytes=7)
     marks = ("<a>", "</a>")
-    words = {"tool_dialect": "hermes", "task": "embed"}
-    settings = await told(tmp_path, LoadOptions(), worker, kv_scheme="4", reasoning_marks=marks, **words)
+    words = {"tool_dialect": "hermes", "task": "embed", "experts": "slab", "expert_trace": tmp_path / "trace"}
+    adapters: dict[str, Any] = {
+        "adapters_folder": tmp_path / "a",
+        "adapters": (DesiredAdapter("x"), DesiredAdapter("y", "z", True, "r")),
+    }
+    settings = await told(tmp_path, LoadOptions(), worker, kv_scheme="4", reasoning_marks=marks, **words, **adapters)
     understood = WorkerSettings.from_json(json.dumps(settings).encode())
     assert (understood.model, understood.kv_scheme, understood.prefix_cache_bytes) == ("m", "4", 7)
     assert understood.prefix_cache_folder == str(tmp_path / "prefixes")
     assert (understood.reasoning_marks, understood.tool_dialect) == (["<a>", "</a>"], "hermes")
     assert understood.task == "embed"
+    assert (understood.adapters_folder, len(understood.adapters)) == (str(tmp_path / "a"), 2)
+    assert (understood.experts, understood.expert_trace) == ("slab", str(tmp_path / "trace"))
 
 
 def test_the_limits_that_are_told_of_a_model_that_is_not_loaded_are_those_that_its_worker_gets() -> None:

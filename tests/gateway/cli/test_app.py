@@ -2,12 +2,13 @@
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 
 import pytest
 
-from gateway.cli.app import MEANT, VERBS
+from gateway.cli.app import MEANT, VERBS, _command
 
 from .conftest import Run
 
@@ -19,6 +20,15 @@ def test_help_of_every_verb_begins_with_its_line_in_the_list(run: Run, name: str
     assert (inspect.getdoc(function) or "").splitlines()[0] == verb.line
     result = run(name, "--help")
     assert (result.exit_code, verb.line in result.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_every_verb_has_what_is_written_in_brackets(run: Run, name: str) -> None:
+    function = getattr(importlib.import_module(f"gateway.cli.{VERBS[name].module}"), VERBS[name].function)
+    helps = [getattr(param, "help", None) or "" for param in _command(name).params]
+    assert all("[" not in each for each in helps)
+    shown = run(name, "--help").stdout
+    assert all(each in shown for each in re.findall(r"\[[a-z-]+\]", function.__doc__ or ""))
 
 
 @pytest.mark.parametrize("name", VERBS)

@@ -167,6 +167,30 @@ def test_conversation_keeps_its_history_until_it_is_reset(server: ScriptedServer
     assert turns(server) == [["S", "one"], ["S", "one", "answer 2", "two"], ["S", "three"], ["four"]]
 
 
+def test_adapters_change_within_a_conversation(server: ScriptedServer) -> None:
+    server.scripts["StreamGenerate"] = lambda request: answer(f"answer {len(request.spec.chat.messages)}")
+    terminal = Terminal("m", "--adapter", "a", "--server", server.address)
+    try:
+        terminal.wait_for("> ")
+        for line, expected in (
+            ("one", "answer 1"),
+            ("/adapter a:2 b", "(with a:2, b)"),
+            ("/adapter a:x", "has no scale"),
+            ("two", "answer 3"),
+            ("/adapter", "(with the model itself)"),
+            ("three", "answer 5"),
+        ):
+            terminal.type(line + "\n")
+            terminal.wait_for(expected)
+            terminal.wait_for("> ")
+        terminal.type("/quit\n")
+        assert terminal.wait_for_end() == 0
+    finally:
+        terminal.close()
+    used = [[(use.adapter, use.scale) for use in call.request.adapters] for call in server.calls]
+    assert used == [[("a", 0.0)], [("a", 2.0), ("b", 0.0)], []]
+
+
 def test_ctrl_c_ends_an_answer_and_not_the_conversation(server: ScriptedServer) -> None:
     server.scripts["StreamGenerate"] = [delta("On and"), Hold()]
     terminal = Terminal("m", "--server", server.address)

@@ -37,6 +37,15 @@ def test_line_names_code_reason_message_and_field(server: ScriptedServer, run: R
     )
 
 
+def test_a_budget_that_is_too_small_is_told_by_its_option_with_the_least(server: ScriptedServer, run: Run) -> None:
+    facts = {"model": "m", "option": "expert_budget", "least_bytes": "70647808"}
+    server.scripts["EstimateModel"] = [Fail(grpc.StatusCode.FAILED_PRECONDITION, "no", "MODEL_LOAD_FAILED", facts)]
+    words = "the budget for experts is too small; the least is --expert-budget 70.7M"
+    assert run("fit", "m").stderr == f"error: FAILED_PRECONDITION MODEL_LOAD_FAILED: {words}\n"
+    failure = json.loads(run("fit", "m", "--json").stdout)["error"]
+    assert (failure["message"], failure["metadata"]["least_bytes"]) == ("no", "70647808")
+
+
 def test_line_says_when_to_try_again(server: ScriptedServer, run: Run) -> None:
     server.scripts["StreamGenerate"] = [queue_full()]
     result = run("chat", "m", "hi")

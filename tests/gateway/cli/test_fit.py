@@ -10,7 +10,7 @@ from pomona.v1 import model_pb2 as m
 
 from gateway.cli import fit as verb
 from gateway.cli import own_worker
-from gateway.cli.fit_table import rows, verdict
+from gateway.cli.fit_table import least_budget, rows, verdict
 from gateway.memory import MachineMemory
 from tests.support.scripted_server import Fail, ScriptedServer
 from tests.support.tiny_models import write_llama
@@ -139,9 +139,88 @@ def test_the_verdict_is_in_plain_words(response: m.EstimateModelResponse, lines:
     assert list(verdict(response)) == lines
 
 
-def test_experts_that_could_be_streamed_have_a_row() -> None:
-    found = {name: words for name, _, words in rows(estimated(experts=300))}
-    assert found["experts"] == "could also be read as they are needed"
+@pytest.mark.parametrize(
+    ("mode", "held", "row"),
+    [
+        (m.EXPERTS_MODE_RESIDENT, 300, ("300.0 MB", "all of them; --experts slab has fewer in memory")),
+        (
+            m.EXPERTS_MODE_SLAB,
+            90,
+            ("90.0 MB", "slabs with room for 1,200 of 4,000 experts, 300.0 MB; the others are read when needed"),
+        ),
+        (
+            m.EXPERTS_MODE_MAPPED,
+            0,
+            ("0 B", "300.0 MB are mapped from the pack; here what of them has to be converted"),
+        ),
+    ],
+)
+def test_experts_have_a_row(mode: m.ExpertsMode.ValueType, held: int, row: tuple[str, str]) -> None:
+    response = estimated(experts=held, all_experts=300, options=m.LoadOptions(context_tokens=1, experts_mode=mode))
+    response.estimate.total_experts, response.estimate.slab_experts = 4000, 1200
+    told = {name: rest for name, *rest in rows(response)}
+    assert (told["experts"], "weights" in told, "other weights" in told) == (list(row), False, True)
+
+
+def test_slabs_with_room_for_all_experts_are_told_apart() -> None:
+    options = m.LoadOptions(context_tokens=1, experts_mode=m.EXPERTS_MODE_SLAB)
+    response = estimated(experts=305, all_experts=300, options=options)
+    response.estimate.total_experts = response.estimate.slab_experts = 8
+    words = "slabs with room for all 8 experts, and what these are read through; --experts resident is faster"
+    assert {name: rest for name, *rest in rows(response)}["experts"] == ["305.0 MB", words]
+
+
+def test_options_that_fit_are_told_as_they_are_given() -> None:
+    response = estimated(total=1500, largest=700, room={})
+    response.fitting_options.add(experts_mode=m.EXPERTS_MODE_MAPPED)
+    response.fitting_options.add(experts_mode=m.EXPERTS_MODE_SLAB, expert_budget_bytes=4_449_999_999)
+    response.fitting_options.add(max_batch_rows=3)
+    response.fitting_options.add(context_tokens=700)
+    assert list(verdict(response)) == [
+        OVER,
+        "It fits with:",
+        "  --experts mapped",
+        "  --experts slab --expert-budget 4.44G",
+        "  --max-batch-rows 3",
+        "  --context-tokens 700",
+    ]
+
+
+def test_a_model_without_experts_has_no_row_for_them() -> None:
+    assert "experts" not in {name for name, *_ in rows(estimated())}
+    assert list(least_budget(estimated())) == []
+
+
+def test_the_smallest_budget_is_told_as_it_is_typed(told: list[m.EstimateModelResponse], run: Run) -> None:
+    told[:] = [estimated(experts=300, all_experts=300, least_expert_budget=70)]
+    line = "The smallest budget for its experts is --expert-budget 70M."
+    assert run("fit", "smollm2").stdout.splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("65536", 65536), ("800M", 800 * MB), ("1.5G", 1500 * MB), ("2GiB", 2 << 30), ("1TB", 10**12)],
+)
+def test_a_budget_is_given_in_bytes_or_units(
+    told: list[m.EstimateModelResponse], server: ScriptedServer, run: Run, text: str, num_bytes: int
+) -> None:
+    run("fit", "smollm2", "--experts", "slab", "--expert-budget", text)
+    options = m.LoadOptions(experts_mode=m.EXPERTS_MODE_SLAB, expert_budget_bytes=num_bytes)
+    assert server.call("EstimateModel").request.options == options
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--experts", "some"), "--experts must be one of resident, mapped, slab, auto"),
+        (("--expert-budget", "much"), "--expert-budget: much is no size"),
+        (("--expert-budget", "1k"), "--expert-budget: 1k is not within 64KiB to 1024TiB"),
+        (("--experts", "mapped", "--expert-budget", "1G"), "--expert-budget bounds slabs, and the experts are mapped"),
+    ],
+)
+def test_experts_are_refused_before_anything_is_asked(run: Run, options: tuple[str, ...], words: str) -> None:
+    result = run("fit", "smollm2", *options)
+    assert (result.exit_code, result.stdout, words in result.stderr) == (2, "", True)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +229,8 @@ def test_experts_that_could_be_streamed_have_a_row() -> None:
         (estimated(options=ONE_ROW, kv=50), "1 row of 2,048 tokens, 50.0 MB each"),
         (
             estimated(kv=120),
-            "4 rows of 2,048 tokens, 50.0 MB each; room for 2 at that length at once, or for more that are shorter",
+            "4 rows of 2,048 tokens, 50.0 MB each;"
+            " kv_bytes has room for 2 at that length at once, or for more that are shorter",
         ),
         (
             estimated(options=m.LoadOptions(context_tokens=64, max_batch_rows=4, kv_scheme="8:g32")),

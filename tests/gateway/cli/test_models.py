@@ -50,6 +50,53 @@ def test_models_are_listed_in_columns(server: ScriptedServer, run: Run) -> None:
     assert result.stderr == "broken: MODEL_LOAD_FAILED config.json has no hidden_size\n"
 
 
+def mixture(mode: m.ExpertsMode.ValueType, **memory: int) -> m.Model:
+    options = m.LoadOptions(experts_mode=mode)
+    return m.Model(
+        model="mix",
+        state=m.MODEL_STATE_ACTIVE,
+        experts=m.RoutedExperts(layers=2, experts_per_layer=8, stored_bytes=6_000_000_000),
+        runtime=m.ModelRuntime(options=options),
+        memory=m.MemoryUse(**memory),
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (mixture(m.EXPERTS_MODE_UNSPECIFIED), "0 B of 6.0 GB"),
+        (mixture(m.EXPERTS_MODE_SLAB), "slab, 0 B of 6.0 GB"),
+        (mixture(m.EXPERTS_MODE_RESIDENT, resident_expert_bytes=6_000_000_000), "resident, 6.0 GB of 6.0 GB"),
+        (mixture(m.EXPERTS_MODE_SLAB, expert_slab_bytes=800_000_000), "slab, 800.0 MB of 6.0 GB"),
+        (mixture(m.EXPERTS_MODE_MAPPED, mapped_expert_bytes=5_900_000_000), "mapped, 5.9 GB of 6.0 GB"),
+    ],
+)
+def test_experts_have_a_column_where_there_are_any(
+    server: ScriptedServer, run: Run, model: m.Model, words: str
+) -> None:
+    server.scripts["ListModels"] = [m.ListModelsResponse(models=[smollm(), model])]
+    heading, _, row = run("models").stdout.splitlines()
+    assert "EXPERTS" in heading
+    assert " ".join(row.split()) == f"mix active {words}"
+
+
+def test_what_reading_experts_costs_is_shown(server: ScriptedServer, run: Run) -> None:
+    model = mixture(m.EXPERTS_MODE_SLAB)
+    model.workers.add(instance_id="i1", pid=42)
+    stats = s.ModelStats(
+        expert_hit_ratio=0.874,
+        expert_bytes_read_total=12_300_000,
+        expert_stall_us_total=2_500_000,
+        memory=m.MemoryUse(expert_slab_bytes=5),
+    )
+    server.scripts["GetModel"] = [m.GetModelResponse(model=model)]
+    server.scripts["GetStats"] = [s.GetStatsResponse(models=[stats])]
+    lines = [" ".join(line.split()) for line in run("show", "mix").stdout.splitlines()]
+    assert "experts layers 2" in lines
+    assert "runtime options experts mode slab" in lines
+    assert lines[-1] == "experts needed 87.4% lay in memory, 12.3 MB read, 2.5 s waited"
+
+
 def test_all_pages_are_read(server: ScriptedServer, run: Run) -> None:
     pages = {
         "": m.ListModelsResponse(models=[smollm()], next_page_token="2"),
@@ -164,7 +211,22 @@ def test_load_need_not_be_waited_for(server: ScriptedServer, run: Run) -> None:
     server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm(m.MODEL_STATE_LOADING))]
     assert run("load", "smollm2", "--no-wait").stdout == "smollm2 is loading\n"
     assert server.call("LoadModel").request.return_immediately
-    assert [call.method for call in server.calls] == ["LoadModel"]
+    assert [call.method for call in server.calls] == ["EstimateModel", "LoadModel"]
+
+
+@pytest.mark.parametrize(("fits", "is_told"), [(False, True), (True, False)])
+def test_load_of_what_may_not_fit_is_told_in_a_line(
+    server: ScriptedServer, run: Run, fits: bool, is_told: bool
+) -> None:
+    estimate = m.MemoryEstimate(total_bytes=25_000_000_000, budget_bytes=19_000_000_000)
+    server.scripts["EstimateModel"] = [m.EstimateModelResponse(estimate=estimate, fits_now=fits)]
+    server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm())]
+    result = run("load", "smollm2", "--context-tokens", "512")
+    assert (result.exit_code, result.stdout) == (0, "smollm2 is active\n")
+    line = "warning: smollm2 may take 25.0 GB, models together 19.0 GB here;"
+    assert (f"{line} pomona fit smollm2 tells what of that to lower\n" in result.stderr) is is_told
+    options = m.LoadOptions(context_tokens=512)
+    assert server.call("EstimateModel").request == m.EstimateModelRequest(model="smollm2", options=options)
 
 
 def test_loaded_model_is_printed_for_a_program(server: ScriptedServer, run: Run) -> None:

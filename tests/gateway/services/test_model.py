@@ -9,7 +9,9 @@ import grpc
 import pytest
 from pomona.v1 import model_pb2, server_pb2
 
+from gateway.catalogue import CatalogueModel
 from gateway.errors import CheckpointRejected, UnsupportedOption
+from gateway.experts import ExpertsWord
 from gateway.model_status import LoadOptions, LoadProgress, ModelState, ModelStatus, WorkerFacts
 from gateway.services.registration import MAX_CONTROL_BYTES
 from gateway.services.strict import refuse_unknown
@@ -109,6 +111,22 @@ async def test_a_model_that_is_not_loaded_shows_how_it_would_be(tmp_path: Path, 
         model = (await plane.models.GetModel(model_pb2.GetModelRequest(model="model-a"))).model
     assert (model.runtime.options.kv_scheme, model.limits.max_batch_rows) == (shown, 16)
     assert model.limits.max_output_tokens == model.limits.max_context_tokens - 1 > 0
+
+
+async def of_experts(_: CatalogueModel) -> model_pb2.Model:
+    return model_pb2.Model(experts=model_pb2.RoutedExperts(layers=2, experts_per_layer=8))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown"), [(None, model_pb2.EXPERTS_MODE_AUTO), ("slab", model_pb2.EXPERTS_MODE_SLAB)]
+)
+async def test_experts_of_a_model_that_is_not_loaded_lie_where_they_were_wanted(
+    tmp_path: Path, chosen: ExpertsWord | None, shown: model_pb2.ExpertsMode.ValueType
+) -> None:
+    status = ModelStatus("model-a", ModelState.LOADING, options=LoadOptions(experts=chosen))
+    async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status}), describe=of_experts) as plane:
+        model = (await plane.models.GetModel(model_pb2.GetModelRequest(model="model-a"))).model
+    assert (model.experts.experts_per_layer, model.runtime.options.experts_mode) == (8, shown)
 
 
 async def test_a_load_shows_its_progress(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from pomona.v1 import model_pb2
 
+from gateway.catalogue import CatalogueModel
 from gateway.errors import CheckpointRejected
-from gateway.model_status import LoadOptions
+from gateway.experts import ExpertsWord
+from gateway.model_status import LoadOptions, ModelState, ModelStatus
 from tests.gateway.control_plane import control_plane
 from tests.gateway.statuses import failure_of
 from tests.support.scripted_worker import ScriptedPool
@@ -50,16 +52,6 @@ LOAD_FIELDS_NOT_BUILT: list[tuple[Any, str]] = [
     (model_pb2.LoadModelRequest(model="model-a", pinned=False), "pinned"),
     (model_pb2.LoadModelRequest(model="model-a", allow_eviction=True), "allow_eviction"),
     (
-        model_pb2.LoadModelRequest(
-            model="model-a", options=model_pb2.LoadOptions(experts_mode=model_pb2.EXPERTS_MODE_SLAB)
-        ),
-        "options.experts_mode",
-    ),
-    (
-        model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(expert_budget_bytes=0)),
-        "options.expert_budget_bytes",
-    ),
-    (
         model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(draft_model="b")),
         "options.draft_model",
     ),
@@ -80,6 +72,7 @@ async def test_an_option_that_is_not_built_is_refused_by_name(tmp_path: Path, re
 def test_every_field_of_a_load_is_honoured_or_refused_by_name() -> None:
     honoured = {"model", "return_immediately", "options"}
     honoured |= {"options.context_tokens", "options.max_batch_rows", "options.kv_scheme"}
+    honoured |= {"options.experts_mode", "options.expert_budget_bytes"}
     refused = {field for _, field in LOAD_FIELDS_NOT_BUILT}
     fields = {one.name for one in model_pb2.LoadModelRequest.DESCRIPTOR.fields}
     options = {f"options.{one.name}" for one in model_pb2.LoadOptions.DESCRIPTOR.fields}
@@ -88,7 +81,17 @@ def test_every_field_of_a_load_is_honoured_or_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"context_tokens": 0}, {"context_tokens": 2**31}, {"max_batch_rows": 0}, {"kv_scheme": "3"}, {"kv_scheme": " "}],
+    [
+        {"context_tokens": 0},
+        {"context_tokens": 2**31},
+        {"max_batch_rows": 0},
+        {"kv_scheme": "3"},
+        {"kv_scheme": " "},
+        {"experts_mode": 9},
+        {"expert_budget_bytes": 0},
+        {"expert_budget_bytes": 1 << 63},
+        {"expert_budget_bytes": 1 << 30, "experts_mode": model_pb2.EXPERTS_MODE_MAPPED},
+    ],
 )
 async def test_load_options_have_a_range(tmp_path: Path, options: dict[str, Any]) -> None:
     async with control_plane(tmp_path) as plane:
@@ -129,6 +132,85 @@ async def test_turbo_loads_as_what_it_stands_for(tmp_path: Path) -> None:
         request = model_pb2.LoadModelRequest(model="model-a", options=options, return_immediately=True)
         await plane.models.LoadModel(request, timeout=10)
         assert plane.pool.loads == [("model-a", LoadOptions(kv_scheme="turbo:k8v3"), False)]
+
+
+async def of_experts(_: CatalogueModel) -> model_pb2.Model:
+    return model_pb2.Model(experts=model_pb2.RoutedExperts(layers=2, experts_per_layer=8))
+
+
+SLABS = model_pb2.LoadOptions(experts_mode=model_pb2.EXPERTS_MODE_SLAB, expert_budget_bytes=1 << 30)
+
+
+async def test_experts_lie_where_they_are_asked_to(tmp_path: Path) -> None:
+    async with control_plane(tmp_path, describe=of_experts) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", options=SLABS, return_immediately=True)
+        await plane.models.LoadModel(request, timeout=10)
+        assert plane.pool.loads == [("model-a", LoadOptions(experts="slab", expert_budget=1 << 30), False)]
+
+
+TOO_SMALL = """
+import json
+print(json.dumps({"reason": "MODEL_LOAD_FAILED", "message": "too small", "metadata": {"option": "expert_budget"}}))
+raise SystemExit(3)
+"""
+
+
+async def test_experts_that_cannot_lie_so_are_refused_before_a_worker_has_to_go(tmp_path: Path) -> None:
+    async with control_plane(tmp_path, describe=of_experts, fit=TOO_SMALL) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", options=SLABS)
+        failure = await failure_of(plane.models.LoadModel(request, timeout=10))
+        assert plane.pool.loads == []
+    assert (failure.reason, failure.metadata["option"]) == ("MODEL_LOAD_FAILED", "expert_budget")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [model_pb2.LoadOptions(context_tokens=1024), model_pb2.LoadOptions(experts_mode=model_pb2.EXPERTS_MODE_AUTO)],
+)
+async def test_what_the_last_load_left_is_looked_at_too(tmp_path: Path, options: model_pb2.LoadOptions) -> None:
+    status = ModelStatus("model-a", ModelState.ACTIVE, options=LoadOptions(experts="mapped"))
+    pool = ScriptedPool(statuses={"model-a": status})
+    async with control_plane(tmp_path, pool, describe=of_experts, fit=TOO_SMALL) as plane:
+        failure = await failure_of(plane.models.LoadModel(model_pb2.LoadModelRequest(model="model-a", options=options)))
+        assert plane.pool.loads == []
+    assert failure.reason == "MODEL_LOAD_FAILED"
+
+
+def last_had(mode: ExpertsWord) -> ScriptedPool:
+    return ScriptedPool(statuses={"model-a": ModelStatus("model-a", options=LoadOptions(experts=mode))})
+
+
+BUDGET_ALONE = model_pb2.LoadModelRequest(
+    model="model-a", options=model_pb2.LoadOptions(expert_budget_bytes=1 << 30), return_immediately=True
+)
+
+
+@pytest.mark.parametrize("mode", ["resident", "mapped"])
+async def test_a_budget_is_refused_where_the_last_load_has_no_slabs(tmp_path: Path, mode: ExpertsWord) -> None:
+    async with control_plane(tmp_path, last_had(mode), describe=of_experts) as plane:
+        failure = await failure_of(plane.models.LoadModel(BUDGET_ALONE, timeout=10))
+        assert plane.pool.loads == []
+    assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", "options.expert_budget_bytes")
+    assert f"bounds slabs, and the experts are {mode}; it goes with slab and auto" in failure.message
+
+
+@pytest.mark.parametrize("mode", ["slab", "auto"])
+async def test_a_budget_alone_goes_with_the_mode_of_the_last_load(tmp_path: Path, mode: ExpertsWord) -> None:
+    async with control_plane(tmp_path, last_had(mode), describe=of_experts) as plane:
+        await plane.models.LoadModel(BUDGET_ALONE, timeout=10)
+        assert plane.pool.loads == [("model-a", LoadOptions(expert_budget=1 << 30), False)]
+
+
+@pytest.mark.parametrize("field", ["experts_mode", "expert_budget_bytes"])
+async def test_a_model_without_experts_is_asked_for_none(tmp_path: Path, field: str) -> None:
+    options = model_pb2.LoadOptions(**{field: getattr(SLABS, field)})
+    async with control_plane(tmp_path) as plane:
+        failure = await failure_of(
+            plane.models.LoadModel(model_pb2.LoadModelRequest(model="model-a", options=options), timeout=10)
+        )
+        assert plane.pool.loads == []
+    assert (failure.reason, failure.metadata["field"]) == ("UNSUPPORTED_OPTION", f"options.{field}")
+    assert "this model has no routed experts" in failure.message
 
 
 async def test_a_server_that_drains_loads_nothing(tmp_path: Path) -> None:

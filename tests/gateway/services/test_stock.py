@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2 as untyped_health_pb2
 from pomona.v1 import model_pb2
 
-from gateway.errors import DiskFull, HubUnreachable
+from gateway.errors import CheckpointRejected, DiskFull, HubUnreachable, ModelFailed
 from gateway.hub.cache import repository_folder
 from gateway.hub.messages import Done, Order, Progress
 from gateway.hub.pulled import Pulled, remember
@@ -26,6 +26,7 @@ from tests.support.waiting import eventually
 LIMIT_S = 20.0
 health_pb2: Any = untyped_health_pb2  # its stubs know no List
 NAMES = [model.name for model in MODELS]
+CONFIGURED = [{"name": name, "checkpoint": __file__} for name in NAMES]
 PULL = model_pb2.PullModelRequest(repository="org/new")
 
 
@@ -253,6 +254,16 @@ async def test_a_refresh_tells_what_changed_while_readers_go_on(tmp_path: Path) 
         assert (list(answer.added), list(answer.removed)) == (["org/m", "other"], ["model-a", "org/model-c"])
         assert list(answer.changed) == ["model-b"]
         assert await listed(plane) == ["model-b", "org/m", "other"]
+
+
+async def test_a_refresh_forgets_that_a_checkpoint_could_not_be_loaded_and_no_other_failure(tmp_path: Path) -> None:
+    async with plane_of(tmp_path, reload=lambda: load_settings(None, {"models": CONFIGURED})) as (plane, _):
+        plane.pool.set(
+            ModelStatus("model-a", ModelState.FAILED, failure=CheckpointRejected("model-a", "too short.", {}))
+        )
+        plane.pool.set(ModelStatus("model-b", ModelState.FAILED, failure=ModelFailed("model-b", "SIGSEGV")))
+        await plane.models.RefreshCatalogue(model_pb2.RefreshCatalogueRequest(), timeout=LIMIT_S)
+        assert plane.pool.unloads == [("model-a", 0)]
 
 
 async def test_settings_that_cannot_be_read_again_are_told_without_their_words(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Which adapters a worker is to have mounted before it is ready: those of the settings, and what was asked for since.
+
+It is kept of the model and not of its worker, so that it outlives every one of them: a crash, a reload, an unloading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.catalogue import CatalogueModel
+    from gateway.model_status import ModelStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredAdapter:
+    """One adapter that is to be mounted.
+
+    Attributes:
+        adapter: what clients call it.
+        source: its name in the folder of adapters; empty: the same.
+        pinned: whether it may not go for others.
+        revision: that its content must have; empty: any.
+    """
+
+    adapter: str
+    source: str = ""
+    pinned: bool = False
+    revision: str = ""
+
+    def told(self) -> Mapping[str, Any]:
+        """Return what a worker is told of it."""
+        return {name: value for name, value in asdict(self).items() if value != ""}
+
+
+class DesiredAdapters:
+    """The adapters that are wanted of all models. Lives on one event loop."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, dict[str, DesiredAdapter | None]] = {}
+
+    def of(self, model: CatalogueModel) -> dict[str, DesiredAdapter]:
+        """Return what is wanted of a model, by name: pinned ones first, and of the others last what was loaded last."""
+        wanted: dict[str, DesiredAdapter | None] = {one.adapter: one for one in model.adapters}
+        for name, one in self._asked.get(model.name, {}).items():
+            wanted.pop(name, None)
+            wanted[name] = one
+        left = [one for one in wanted.values() if one is not None]
+        return {one.adapter: one for one in sorted(left, key=lambda one: not one.pinned)}
+
+    def load(self, model: str, adapter: DesiredAdapter) -> None:
+        """Note that an adapter was loaded."""
+        self._note(model, adapter.adapter, adapter)
+
+    def unload(self, model: str, name: str) -> None:
+        """Note that an adapter was unloaded, which goes before what the settings say."""
+        self._note(model, name, None)
+
+    def forget(self, model: str) -> None:
+        """Forget a model that is gone."""
+        self._asked.pop(model, None)
+
+    async def follow(self, changes: AsyncIterator[ModelStatus]) -> None:
+        """Forget models as they go; runs until it is cancelled."""
+        async for status in changes:
+            if status.is_removed:
+                self.forget(status.model)
+
+    def _note(self, model: str, name: str, adapter: DesiredAdapter | None) -> None:
+        asked = self._asked.setdefault(model, {})
+        asked.pop(name, None)
+        asked[name] = adapter

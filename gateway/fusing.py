@@ -1,0 +1,138 @@
+"""Fusing as whoever ordered it sees it: a one-shot worker that is watched, and asked to end when nobody wants it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from structlog.typing import FilteringBoundLogger
+
+from gateway.errors import ModelLoadFailed
+from gateway.process import Child, Command, ProcessError, spawn
+from gateway.worker_lines import json_object
+
+END_LIMIT_S = 5.0
+# Nothing was said for so long: a large model may take some time to load and to be compared, but not this.
+SILENCE_LIMIT_S = 1800.0
+POLL_S = 1.0
+MESSAGES = ("plan", "progress", "fused")
+
+OnMessage = Callable[[str, Mapping[str, Any]], None]
+"""Takes `plan`, `progress` or `fused`, and its facts, see `worker.fuse`."""
+
+
+class FuseRefused(Exception):
+    """Raised when the worker says why nothing was made.
+
+    Attributes:
+        reason: in a word, for programs.
+        metadata: facts for programs.
+    """
+
+    def __init__(self, reason: str, message: str, metadata: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.metadata = metadata
+
+
+@dataclass(frozen=True, slots=True)
+class FuseOrder:
+    """What is to be fused.
+
+    Attributes:
+        name: of the model, for errors.
+        checkpoint: its folder.
+        adapter: folder of the adapter.
+        output: the folder to make.
+        packs_again: whether packed layers that the adapter changes are packed as they were.
+    """
+
+    name: str
+    checkpoint: Path
+    adapter: Path
+    output: Path
+    packs_again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fuser:
+    """Fuses models and adapters of this machine.
+
+    Attributes:
+        command: the worker's program with its verb `fuse`.
+        log: takes what it says when it fails unexpectedly.
+        now: monotonic time in seconds.
+        silence_limit_s: how long it may say nothing, in seconds.
+    """
+
+    command: Command
+    log: FilteringBoundLogger
+    now: Callable[[], float] = time.monotonic
+    silence_limit_s: float = SILENCE_LIMIT_S
+
+    async def run(self, order: FuseOrder, on_message: OnMessage) -> None:
+        """Fuse; to cancel this ends it, and leaves nothing unfinished.
+
+        Args:
+            order: what.
+            on_message: called with all that is said of it; the last is `fused`.
+
+        Raises:
+            FuseRefused: it cannot be done, and the worker says why.
+            ModelLoadFailed: the worker does not.
+        """
+        said = _Said(on_message, self.now)
+        settings = {"adapter": str(order.adapter), "output": str(order.output), "packs_again": order.packs_again}
+        argv = (*self.command.argv, str(order.checkpoint), json.dumps(settings))
+        try:
+            child = spawn(Command(argv, self.command.environment), b"", said.take)
+        except ProcessError as error:
+            self.log.warning("fusing not started", model=order.name, problem=str(error))
+            raise ModelLoadFailed(order.name, "no process could be started to fuse it.") from error
+        await self._until_gone(child, said)
+        if said.refusal is not None:
+            raise said.refusal
+        if not said.is_done:
+            self.log.error("fusing failed unexpectedly", model=order.name, exit=child.exit.result())
+            raise ModelLoadFailed(order.name, "it could not be fused.")
+
+    async def _until_gone(self, child: Child, said: _Said) -> None:
+        try:
+            while not child.exit.done() and self.now() - said.last_s < self.silence_limit_s:
+                await asyncio.wait([child.exit], timeout=POLL_S)
+        finally:
+            if not child.exit.done():
+                child.signal_leader(signal.SIGTERM)  # it removes what it has begun
+                await child.wait(END_LIMIT_S)
+            child.signal_group(signal.SIGKILL)
+            await child.wait(END_LIMIT_S)
+
+
+class _Said:
+    """What a fusing worker has said so far."""
+
+    def __init__(self, on_message: OnMessage, now: Callable[[], float]) -> None:
+        self._on_message = on_message
+        self._now = now
+        self.last_s = now()
+        self.is_done = False
+        self.refusal: FuseRefused | None = None
+
+    def take(self, stream: str, line: str) -> None:
+        """Take a line."""
+        self.last_s = self._now()
+        said = json_object(line) if stream == "stdout" else {}
+        if {"reason", "message"} <= said.keys():
+            metadata = cast("dict[str, object]", said.get("metadata") or {})
+            facts = {key: str(value) for key, value in metadata.items()}
+            self.refusal = FuseRefused(str(said["reason"]), str(said["message"]), facts)
+        for what in MESSAGES:
+            if isinstance(said.get(what), dict):
+                self.is_done = what == MESSAGES[-1]
+                self._on_message(what, said[what])

@@ -1,0 +1,28 @@
+from pathlib import Path
+
+from gateway.adapter_store import stored_adapters
+
+
+def put(folder: Path, name: str, file: str = "adapters.safetensors") -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / file).touch()
+
+
+def test_adapters_are_found_by_name_and_by_organisation(tmp_path: Path) -> None:
+    put(tmp_path, "b")
+    put(tmp_path, "a", "adapter_model.safetensors")
+    put(tmp_path, "org/c")
+    assert stored_adapters(tmp_path) == ("a", "b", "org/c")
+
+
+def test_what_is_no_adapter_or_has_no_name_is_not_listed(tmp_path: Path) -> None:
+    put(tmp_path, ".hidden")
+    put(tmp_path, "with space")
+    put(tmp_path, "one/two/three")
+    put(tmp_path, "empty", "README.md")
+    (tmp_path / "adapters.safetensors").touch()
+    assert stored_adapters(tmp_path) == ()
+
+
+def test_without_a_folder_there_are_none(tmp_path: Path) -> None:
+    assert stored_adapters(None) == stored_adapters(tmp_path / "missing") == ()

@@ -1,20 +1,17 @@
 """A memory cgroup for the processes of one measurement: what they hold together has a hard limit, and is told apart.
 
 By cgroup v1 or v2, whichever the machine mounts with a memory controller; needs the right to make one. Pages of a file
-are counted with whoever read them first, so a file is forgotten (`forget`) before a run that is to be cold.
+are counted with whoever read them first, so a file must be forgotten before a run that is to be cold.
 """
 
-import ctypes
-import mmap
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path("/sys/fs/cgroup")
-_PAGE = mmap.PAGESIZE
 
 
 class CageError(Exception):
@@ -76,37 +73,6 @@ def cage(limit_bytes: int) -> Generator[Cage]:
         yield Cage(folder, is_v2)
     finally:
         folder.rmdir()
-
-
-def forget(files: Iterable[Path]) -> None:
-    """Let go of the pages of files that the system keeps."""
-    for file in files:
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def cached_bytes(files: Iterable[Path]) -> int:
-    """Return how many bytes of files are in memory, by mincore."""
-    return sum(_cached(file) for file in files)
-
-
-def _cached(file: Path) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.mincore.argtypes = libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        start = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, opened.fileno(), 0)
-    pages = ctypes.create_string_buffer(-(-size // _PAGE))
-    try:
-        if libc.mincore(start, size, pages):
-            raise OSError(ctypes.get_errno(), "mincore")
-    finally:
-        libc.munmap(start, size)
-    return sum(page & 1 for page in pages.raw) * _PAGE
 
 
 def _own_group(*, is_v2: bool) -> Path:

@@ -37,6 +37,7 @@ from bench.decode_prefill import installed_model
 from bench.load import servers
 from bench.load.plan import Job
 from bench.load.prompts import prompts_of
+from tests.support.pages import forget, pages_in_memory
 from tests.support.served import served
 
 GB = 1_000_000_000
@@ -150,8 +151,10 @@ def _caged_runs(limits: Sequence[float]) -> Iterator[Run]:
 
 def measure(folder: Path, run: Run, jobs: Sequence[Job], arguments: argparse.Namespace) -> Run:
     """Serve a checkpoint in one way, and put the prompts on it, one after the other, round by round."""
-    cage.forget(_files(folder))
-    share = cage.cached_bytes(_files(folder)) / sum(file.stat().st_size for file in _files(folder))
+    for file in _files(folder):
+        forget(file)
+    pages = [page for file in _files(folder) for page in pages_in_memory(file)]
+    share = sum(pages) / len(pages)
     if share > COLD_SHARE:
         raise SystemExit(f"{share:.0%} of the files is in memory still: the run would not be cold")
     changes: dict[str, Any] = {"models.experts": run.mode, "worker.prefix_cache_bytes": 0, "models.context_tokens": 512}

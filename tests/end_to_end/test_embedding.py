@@ -140,4 +140,4 @@ def test_a_wrong_task_of_the_settings_is_told_by_its_name(tmp_path: Path) -> Non
     command = [sys.executable, "-P", "-m", "gateway", "serve", "--settings", str(settings)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
     assert done.returncode == 2
-    assert "models.0.task" in done.stderr
+    assert "models.a.task" in done.stderr

@@ -3,7 +3,6 @@
 import errno
 import gc
 import mmap
-import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,6 +11,7 @@ import pytest
 
 from native.errors import FileUnopened, ReadRejected, ShapeRejected, SlotBusy, SlotStale
 from native.slab import MAX_SEGMENTS, Segment, Slab
+from tests.support.threads import only_where_told, threads
 from tests.support.waiting import wait_until
 
 LONGEST_S = 20.0
@@ -24,13 +24,6 @@ def source(tmp_path: Path) -> Path:
     path = tmp_path / "source"
     path.write_bytes(bytes(100) + np.arange(1 << 16, dtype=np.uint16).tobytes())
     return path
-
-
-reads_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-def threads_of_process() -> set[str]:
-    return {task.name for task in Path("/proc/self/task").iterdir()}
 
 
 @pytest.mark.parametrize("bypasses_cache", [False, True])
@@ -111,33 +104,33 @@ def test_a_leased_slot_is_not_filled(source: Path) -> None:
     slab.close()
 
 
-@reads_proc
+@only_where_told
 def test_closing_ends_the_threads_and_frees_the_memory(source: Path) -> None:
     mx.eval(mx.zeros((1,)) + 1)
-    before = threads_of_process()
+    before = threads()
     slab = Slab(4, num_threads=3)
     region, file = slab.add_region((1 << 20,), mx.uint8), slab.open(source)
-    assert not threads_of_process() - before
+    assert not threads() - before
     slab.wait(0, slab.fill(0, [[(region, file, 0, 1 << 20, "none")]]), LONGEST_S)
-    assert len(threads_of_process() - before) == 3
+    assert len(threads() - before) == 3
     slab.close()
     slab.close()
-    wait_until(lambda: not threads_of_process() - before)
+    wait_until(lambda: not threads() - before)
     with pytest.raises(ReadRejected, match="no more is read"):
         slab.fill(0, [[(region, file, 0, 1 << 20, "none")]])
 
 
-@reads_proc
+@only_where_told
 def test_a_slab_that_nobody_closes_ends_its_threads(source: Path) -> None:
-    before = threads_of_process()
+    before = threads()
     slab = Slab(1, num_threads=2)
     slab.fill(0, [[(slab.add_region((8,), mx.uint8), slab.open(source), 0, 8, "none")]])
     del slab
     gc.collect()
-    wait_until(lambda: not threads_of_process() - before)
+    wait_until(lambda: not threads() - before)
 
 
-@reads_proc
+@only_where_told
 def test_memory_goes_with_the_slab_and_its_last_array() -> None:
     def addresses() -> int:
         return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE

@@ -23,6 +23,7 @@ from native.slab import Arrival
 from tests.models.experts.slab_models import InSlabs, in_slabs, resident
 from tests.models.families import GEMMA4_MOE, Q4, QWEN3_MOE
 from tests.models.stepping import step_logits
+from tests.support.threads import only_where_told, threads
 from tests.support.tiny_families import Tiny, write_family
 from tests.support.tiny_models import write_tensors
 from tests.support.waiting import wait_until
@@ -293,27 +294,24 @@ def test_a_step_that_fails_between_question_and_answers_leaves_no_lease(
         assert not slab.residency._leases
 
 
+@only_where_told
 def test_closing_ends_threads_and_frees_the_slab(tmp_path: Path) -> None:
     folder = write_family(tmp_path / "tiny", MANY)
     whole = resident(folder, NumericPath.FAST)
     step_logits(whole, whole.make_cache(1), tokens(5))  # starts the threads of MLX and of kernels
-    before = num_threads()
+    before = threads()
     with in_slabs(folder, NumericPath.FAST, more_slots=3) as model:
         step_logits(model.loaded, model.loaded.make_cache(1), tokens(5))
         slab = weakref.ref(model.slabs._slabs[0])
-        assert num_threads() > before
+        assert threads() - before
         model.slabs.close()
         model.slabs.close()
         gc.collect()
-        wait_until(lambda: num_threads() == before)
+        wait_until(lambda: not threads() - before)
         assert slab() is None
         assert model.slabs.nbytes == 0
         with pytest.raises(ExpertsError, match="no slots"):
             step_logits(model.loaded, model.loaded.make_cache(1), tokens(5))
-
-
-def num_threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def test_experts_that_were_needed_often_are_there_at_the_next_start(tmp_path: Path) -> None:

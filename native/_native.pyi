@@ -202,9 +202,5 @@ class Slab:
     def state(self, slot: int) -> str:
         """Say what a slot is."""
 
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of files that were read."""
-
     def close(self) -> None:
         """Give everything up and end the threads."""

@@ -19,9 +19,6 @@ Segment: TypeAlias = tuple[int, int, int, int, Conversion]
 SlotState: TypeAlias = Literal["idle", "loading", "ready", "leased"]
 Arrival: TypeAlias = Literal["ready", "failed", "cancelled", "stale", "waiting"]
 
-MAX_SEGMENTS = 8  # of a read
-MAX_THREADS = 64
-
 
 class Slab:
     """Slots that are filled from files: a region of memory for each kind of array, with one place a slot.
@@ -72,11 +69,6 @@ class Slab:
     def num_bytes(self) -> int:
         """Bytes that all regions take once every slot was filled, and those that threads read through."""
         return self._slab.num_bytes
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of files that were read for slots that were filled."""
-        return self._slab.read_bytes
 
     def open(self, path: str | os.PathLike[str]) -> int:
         """Open a file for as long as the slab is open, and return its number.

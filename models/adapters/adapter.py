@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.adapters.errors import AdapterRejected
+from models.adapters.errors import AdapterRejected, as_adapters
 from models.adapters.files import find_files
 from models.adapters.matching import MatchedLayer, match
 from models.adapters.settings import AdapterSettings, read_settings
 from models.adapters.target import AdapterTarget
-from models.checkpoint.errors import CheckpointError
 from models.checkpoint.files import read_bytes
 from models.checkpoint.safetensors import SafetensorsHeader, read_safetensors_header
 from models.checkpoint.tensors import StoredTensor
@@ -139,19 +138,15 @@ def open_adapter(folder: Path, targets: Mapping[str, AdapterTarget]) -> AdapterH
     """
     files = find_files(folder)
     settings = read_settings(files.settings)
-    try:
+    with as_adapters():
         header = read_safetensors_header(files.weights)
-    except CheckpointError as error:
-        raise AdapterRejected(error.problem, file=error.file, key=error.key) from error
     layers, num_skipped = match(header.tensors, settings, targets, files.weights.name)
     return AdapterHeader(files.weights, settings, header, tuple(layers), num_skipped)
 
 
 def _read(path: Path, header: SafetensorsHeader) -> bytes:
-    try:
+    with as_adapters():
         content = read_bytes(path, header.file_bytes)
-    except CheckpointError as error:
-        raise AdapterRejected(error.problem, file=error.file, key=error.key) from error
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     raw = content[_LENGTH_BYTES : _LENGTH_BYTES + length]
     if len(content) != header.file_bytes or hashlib.sha256(raw).digest() != header.digest:

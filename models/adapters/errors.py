@@ -9,9 +9,11 @@ A message names a file by its base name, and the tensor or key within it: it may
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import ClassVar
 
-from models.checkpoint.errors import quotable
+from models.checkpoint.errors import CheckpointError, quotable
 
 _MAX_PROBLEM_CHARS = 400
 
@@ -50,3 +52,16 @@ class AdapterMissing(AdapterError):
 
 class AdapterRejected(AdapterError):
     """Raised when an adapter is spoilt, of a kind that is not run, or does not fit the model."""
+
+
+@contextmanager
+def as_adapters() -> Generator[None]:
+    """Raise what is wrong with a file, as what reads checkpoints says it, as wrong with an adapter.
+
+    Raises:
+        AdapterRejected: for a `CheckpointError`.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        raise AdapterRejected(error.problem, file=error.file, key=error.key) from error

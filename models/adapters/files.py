@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.adapters.errors import AdapterMissing, AdapterRejected
-from models.checkpoint.errors import CheckpointError
+from models.adapters.errors import AdapterMissing, AdapterRejected, as_adapters
 from models.checkpoint.files import inside
 
 # In the order in which they are looked for.
@@ -48,7 +47,5 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
     name = next((name for name in names if (folder / name).exists()), None)
     if name is None:
         return None
-    try:
+    with as_adapters():
         return inside(folder, name, named_by=folder.name)
-    except CheckpointError as error:
-        raise AdapterRejected(error.problem, file=error.file, key=error.key) from error

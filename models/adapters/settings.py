@@ -16,14 +16,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from models.adapters.errors import AdapterRejected
+from models.adapters.errors import AdapterRejected, as_adapters
 from models.adapters.names import is_of
 from models.adapters.refused import check_kind
-from models.adapters.values import read_flag, read_number, read_rank, read_section
-from models.checkpoint.errors import CheckpointError
 from models.checkpoint.files import parse_object, read_bytes
+from models.checkpoint.values import read_bool, read_object, read_optional_int
 
 MAX_SETTINGS_BYTES = 4 << 20
+MAX_RANK = 1 << 16
+# Of float32, which computes: what is nearer to 0 is lost, and what is larger makes all of it infinite.
+_MIN_NUMBER, _MAX_NUMBER = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 # What mlx-lm and PEFT mean where the files say nothing.
 _MLX_SCALE, _PEFT_ALPHA, _PEFT_RANK = 20.0, 16.0, 8
 _OWN_RANKS_FILE = "optiq_lora_config.json"
@@ -93,13 +95,11 @@ def read_settings(path: Path) -> AdapterSettings:
     Raises:
         AdapterRejected: they are no JSON object, a value is of no use, or they describe a kind that is not run.
     """
-    try:
+    with as_adapters():
         keys = parse_object(read_bytes(path, MAX_SETTINGS_BYTES), path.name)
-    except CheckpointError as error:
-        raise AdapterRejected(error.problem, file=error.file, key=error.key) from error
-    check_kind(keys, path.name)
-    parameters = read_section(keys, "lora_parameters", path.name)
-    return _read_peft(keys, path.name) if parameters is None else _read_mlx(keys, parameters, path.name)
+        check_kind(keys, path.name)
+        parameters = read_object(keys, "lora_parameters", path.name)
+        return _read_peft(keys, path.name) if parameters is None else _read_mlx(keys, parameters, path.name)
 
 
 def _read_mlx(keys: Mapping[str, Any], parameters: Mapping[str, Any], file: str) -> AdapterSettings:
@@ -108,9 +108,9 @@ def _read_mlx(keys: Mapping[str, Any], parameters: Mapping[str, Any], file: str)
     check_kind(parameters, file)
     return AdapterSettings(
         file,
-        scale=read_number(parameters, "scale", file, default=_MLX_SCALE),
+        scale=_number(parameters, "scale", file, default=_MLX_SCALE),
         # Its own file says the largest or usual rank of layers that have ranks of their own.
-        rank=None if file == _OWN_RANKS_FILE else read_rank(parameters, "rank", file),
+        rank=None if file == _OWN_RANKS_FILE else _rank(parameters, "rank", file),
         is_rank_stabilized=_is_rank_stabilized(keys, parameters, file),
         targets=_names(parameters.get("keys"), "lora_parameters.keys", file),
     )
@@ -119,23 +119,45 @@ def _read_mlx(keys: Mapping[str, Any], parameters: Mapping[str, Any], file: str)
 def _read_peft(keys: Mapping[str, Any], file: str) -> AdapterSettings:
     return AdapterSettings(
         file,
-        scale=read_number(keys, "lora_alpha", file, default=_PEFT_ALPHA),
-        rank=read_rank(keys, "r", file),
+        scale=_number(keys, "lora_alpha", file, default=_PEFT_ALPHA),
+        rank=_rank(keys, "r", file),
         is_alpha=True,
         is_rank_stabilized=_is_rank_stabilized(keys, {}, file),
-        ranks={name: read_rank({name: value}, name, file) or 1 for name, value in _pattern(keys, "rank_pattern", file)},
+        ranks={name: _rank({name: value}, name, file) or 1 for name, value in _pattern(keys, "rank_pattern", file)},
         alphas={
-            name: read_number({name: value}, name, file, default=_PEFT_ALPHA)
+            name: _number({name: value}, name, file, default=_PEFT_ALPHA)
             for name, value in _pattern(keys, "alpha_pattern", file)
         },
         targets=_names(keys.get("target_modules"), "target_modules", file),
     )
 
 
+def _number(section: Mapping[str, Any], key: str, file: str, *, default: float) -> float:
+    """Return a number that float32 holds, but not 0, by which nothing is added; `default` where it is absent or null."""
+    value = section.get(key)
+    if value is None:
+        return default
+    number = _as_float(value) if type(value) in (int, float) else 0.0
+    if not _MIN_NUMBER <= abs(number) <= _MAX_NUMBER:
+        raise AdapterRejected("is no finite number other than 0 that float32 holds", file=file, key=key)
+    return number
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _rank(section: Mapping[str, Any], key: str, file: str) -> int | None:
+    return read_optional_int(section, key, file, maximum=MAX_RANK)
+
+
 def _is_rank_stabilized(keys: Mapping[str, Any], parameters: Mapping[str, Any], file: str) -> bool:
     for section, key in ((keys, "rs_lora"), (parameters, "rs_lora"), (keys, "use_rslora")):
         if section.get(key) is not None:
-            return read_flag(section, key, file)
+            return read_bool(section, key, file)
     return False
 
 
@@ -152,7 +174,7 @@ def _names(value: object, key: str, file: str) -> tuple[str, ...] | None:
 def _pattern(keys: Mapping[str, Any], key: str, file: str) -> list[tuple[str, object]]:
     """Return the entries of a map by ends of names, without the mark that PEFT puts before a whole name."""
     found: list[tuple[str, object]] = []
-    for name, value in (read_section(keys, key, file) or {}).items():
+    for name, value in (read_object(keys, key, file) or {}).items():
         plain = name.removeprefix("^")
         if not _MODULE_NAME.fullmatch(plain):
             raise AdapterRejected(f"has {name}, a pattern and no name", file=file, key=key)

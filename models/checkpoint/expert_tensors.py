@@ -9,6 +9,7 @@ Three layouts, of which a layer has one:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +20,7 @@ Kind = Literal["gate_proj", "up_proj", "down_proj"]
 KINDS: tuple[Kind, Kind, Kind] = ("gate_proj", "up_proj", "down_proj")
 # The modules that hold stacks, of Qwen's models and of Gemma 4.
 STACK_MODULES = ("switch_mlp", "switch_glu")
+_NUMBER = re.compile(r"\.experts\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,11 @@ def expert_module(name: str) -> str | None:
     end = parts.index("experts")
     outer = ".".join(parts[:end])
     return f"{outer}.switch_mlp" if outer.endswith(".mlp") else f"{outer}.experts.switch_glu"
+
+
+def unnumbered(name: str) -> str:
+    """Return what the tensors of a layer's experts share of their names, where each has one of its own; else `name`."""
+    return _NUMBER.sub(".experts.", name)
 
 
 def source_of(tensors: Mapping[str, TensorInfo], shape: ExpertsShape, kind: Kind) -> StackSource:

@@ -99,7 +99,7 @@ class ExpertNeeds:
 
     Attributes:
         resident_bytes: all of them in memory, as they are computed with.
-        converted_bytes: of these, what is not computed with as it is stored, and so is not mapped.
+        converted_bytes: of these, what is not computed with as it is stored, or put together, and so is not mapped.
         slabs: what they take in slabs; None: they are not stored so that slabs can hold them.
     """
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint
+from models.checkpoint.expert_tensors import unnumbered
 from models.checkpoint.names import is_expert_name
 from models.checkpoint.tensors import TensorInfo
 
@@ -95,7 +96,7 @@ class WeightSizes:
     Attributes:
         resident_bytes: of all weights that every token needs.
         experts_bytes: of routed experts, of which a token needs a few.
-        converted_experts_bytes: of these, what is not computed with as it is stored.
+        converted_experts_bytes: of these, what is not computed with as it is stored, or is stored in no one dtype.
         largest_expanded_bytes: of the largest packed matrix, were it expanded into the compute dtype.
     """
 
@@ -131,13 +132,15 @@ def weight_sizes(
         is_read: tells by its canonical name whether the model reads a tensor.
     """
     resident_bytes = experts_bytes = converted_bytes = expanded_bytes = 0
+    mixed = _mixed_stacks(checkpoint.tensors)
     for name, info in checkpoint.tensors.items():
         if not is_read(name):
             continue
-        num_bytes = tensor_bytes(checkpoint, info, computation)
+        is_as_stored = _is_read_as_stored(checkpoint, info, computation) and unnumbered(name) not in mixed
+        num_bytes = info.nbytes if is_as_stored else _converted_bytes(info, computation)
         if is_expert_name(name):
             experts_bytes += num_bytes
-            converted_bytes += 0 if _is_read_as_stored(checkpoint, info, computation) else num_bytes
+            converted_bytes += 0 if is_as_stored else num_bytes
         else:
             resident_bytes += num_bytes
             expanded_bytes = max(expanded_bytes, _expanded_bytes(checkpoint, info, computation))
@@ -148,8 +151,20 @@ def tensor_bytes(checkpoint: Checkpoint, info: TensorInfo, computation: Computat
     """Return what a tensor takes as it is computed with."""
     if _is_read_as_stored(checkpoint, info, computation):
         return info.nbytes
+    return _converted_bytes(info, computation)
+
+
+def _converted_bytes(info: TensorInfo, computation: Computation) -> int:
     is_wide = info.name.endswith(_WIDE)
     return math.prod(info.shape) * (ITEM_BYTES["F32"] if is_wide else computation.item_bytes)
+
+
+def _mixed_stacks(tensors: Mapping[str, TensorInfo]) -> frozenset[str]:
+    """Return the names, `unnumbered`, of stacks whose tensors have several dtypes: no pack puts them together."""
+    dtypes: dict[str, set[str]] = {}
+    for name, info in tensors.items():
+        dtypes.setdefault(unnumbered(name), set()).add(info.dtype)
+    return frozenset(stack for stack, found in dtypes.items() if len(found) > 1)
 
 
 def _is_read_as_stored(checkpoint: Checkpoint, info: TensorInfo, computation: Computation) -> bool:

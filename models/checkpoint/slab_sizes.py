@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint
-from models.checkpoint.expert_tensors import ExpertsShape, expert_module
+from models.checkpoint.expert_tensors import ExpertsShape, expert_module, unnumbered
 from models.checkpoint.names import is_expert_name
 from models.checkpoint.routed_experts import RoutedExperts
 from models.checkpoint.stored_experts import ReadAs, stored_experts
@@ -23,7 +23,6 @@ READ_BYTES = 4 << 20
 # Of an expert: three matrices of codes, scales, biases and a global scale; each begins on a page and has one in front.
 _MOST_PARTS = 12
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
-_NUMBER = re.compile(r"\.experts\.\d+\.")
 
 # What is stored of a layer's experts: names without their numbers, dtypes and shapes.
 _Kind = frozenset[tuple[str, str, tuple[int, ...]]]
@@ -89,7 +88,7 @@ def slab_sizes(checkpoint: Checkpoint, experts: RoutedExperts, bytes_of: Callabl
     for name, info in checkpoint.tensors.items():
         found = _LAYER.search(name)
         if found is not None and is_expert_name(name):
-            own = _NUMBER.sub(".experts.", name[found.end() :])
+            own = unnumbered(name[found.end() :])
             kinds.setdefault(found[1], set()).add((own, info.dtype, info.shape))
             sizes[found[1]] += bytes_of(info)
     layers_of: dict[_Kind, list[str]] = {}

@@ -60,11 +60,6 @@ class StoredStack:
         """Bytes of one expert's as stored, side by side."""
         return math.prod(self.shape) * _ITEM_BYTES[self.dtype]
 
-    @property
-    def read_nbytes(self) -> int:
-        """Bytes of one expert's as the arithmetic reads it."""
-        return math.prod(self.shape) * _ITEM_BYTES[self.read_as]
-
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:

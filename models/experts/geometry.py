@@ -11,18 +11,12 @@ import mlx.core as mx
 
 from models.checkpoint.errors import CheckpointRejected
 from models.checkpoint.quantization import FLOAT_MODES, LayerQuantization
+from models.checkpoint.raw_arrays import MLX_DTYPES
 from models.checkpoint.stored_experts import StoredExperts, StoredMatrix, StoredStack
 from models.layers.expert_stacks import ExpertMatrix, ExpertStacks
 from models.layers.quantized import FloatMatrix, QuantizedMatrix
 from native.slab import Conversion
 
-_DTYPES: Mapping[str, mx.Dtype] = {
-    "U32": mx.uint32,
-    "U8": mx.uint8,
-    "F32": mx.float32,
-    "F16": mx.float16,
-    "BF16": mx.bfloat16,
-}
 _CONVERSIONS: Mapping[str, Conversion] = {"BF16": "from_bfloat16", "F16": "from_float16"}
 
 
@@ -41,7 +35,7 @@ class Part:
     @property
     def mlx_dtype(self) -> mx.Dtype:
         """The dtype."""
-        return _DTYPES[self.dtype]
+        return MLX_DTYPES[self.dtype]
 
     @property
     def nbytes(self) -> int:

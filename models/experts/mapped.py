@@ -13,22 +13,12 @@ import mlx.core as mx
 
 import native
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointMissing
+from models.checkpoint.raw_arrays import MLX_DTYPES
 from models.checkpoint.tensors import TensorInfo
 from models.experts.errors import MappingUnavailable
 from models.experts.pack import Pack
 
 MapArray = Callable[[Path, int, Sequence[int], mx.Dtype], mx.array]
-_DTYPES = {
-    "U8": mx.uint8,
-    "U16": mx.uint16,
-    "U32": mx.uint32,
-    "I8": mx.int8,
-    "I16": mx.int16,
-    "I32": mx.int32,
-    "F16": mx.float16,
-    "BF16": mx.bfloat16,
-    "F32": mx.float32,
-}
 
 
 def can_map() -> bool:
@@ -60,10 +50,10 @@ class MappedExperts:
             CheckpointCorrupt: the pack is no longer the file that was checked.
             CheckpointMissing: the system does not map it.
         """
-        if info.file != self._pack.file or info.dtype not in _DTYPES:
+        if info.file != self._pack.file or info.dtype not in MLX_DTYPES:
             return None
         try:
-            array = self._map_array(self._pack.file, info.offset, info.stored_shape, _DTYPES[info.dtype])
+            array = self._map_array(self._pack.file, info.offset, info.stored_shape, MLX_DTYPES[info.dtype])
         except native.FileUnreadable as error:
             raise CheckpointMissing("cannot be mapped", file=self._pack.file.name, key=info.stored_name) from error
         except native.MappingError as error:

@@ -20,6 +20,7 @@ from typing import BinaryIO
 from models.checkpoint.errors import CheckpointCorrupt, CheckpointError, CheckpointRejected
 from models.checkpoint.files import open_regular
 from models.checkpoint.tensors import TensorInfo
+from models.disk import FULL_ERRORS, SPARE_BYTES, is_at, sync, sync_path
 from models.experts.errors import PackBusy, PackDiskFull, PackUnwritable
 from models.experts.pack import (
     CHUNK_BYTES,
@@ -39,8 +40,6 @@ from models.experts.pack_layout import PackTensor, pack_tensors
 from models.experts.sources import SourceFile, first_difference, source_files
 
 PARTIAL_FILE = f"{PACK_FILE}.partial"
-# Left free on the disk, for everybody else.
-SPARE_BYTES = 64 << 20
 # Of the manifest: for every tensor its facts and hash, and what separates its parts' names.
 _ENTRY_BYTES, _PART_BYTES = 512, 8
 _MAX_LOCK_TRIES = 16
@@ -143,9 +142,9 @@ def build_pack(
             _write(plan, partial, report)
             partial_path = plan.path.with_name(PARTIAL_FILE)
             partial_path.replace(plan.path)
-            _sync_folder(plan.path.parent)
+            sync_path(plan.path.parent)
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno in FULL_ERRORS:
             raise PackDiskFull(plan.needed_bytes, None) from error
         if error.errno in _READ_ONLY_ERRORS and not force and isinstance(kept := _fitting(plan), Pack):
             return Packed(kept, is_new=False)
@@ -194,7 +193,7 @@ def _locked(path: Path) -> Generator[BinaryIO]:
         try:
             yield file
         finally:
-            if _is_at(path, file):
+            if is_at(path, file.fileno()):
                 path.unlink(missing_ok=True)
 
 
@@ -209,17 +208,10 @@ def _lock(path: Path) -> BinaryIO:
             file.close()
             raise PackBusy from error
         # Its holder may have finished, and given it another name, between the two calls.
-        if _is_at(path, file):
+        if is_at(path, file.fileno()):
             return file
         file.close()
     raise PackBusy
-
-
-def _is_at(path: Path, file: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
 
 
 def _fitting(plan: PackPlan) -> Pack | str:
@@ -276,29 +268,12 @@ def _finish(partial: BinaryIO, sources: Iterable[SourceFile], entries: Iterable[
     for position, content in ((offset, manifest), (0, write_header(manifest, offset))):
         partial.seek(position)
         _write_all(partial, memoryview(content))
-    _sync(partial.fileno())
+    sync(partial.fileno())
 
 
 def _write_all(file: BinaryIO, content: memoryview) -> None:
     while content:
         content = content[file.write(content) :]
-
-
-def _sync(descriptor: int) -> None:
-    """Bring a file to the disk itself; on macOS, fsync(2) leaves it in the drive's own memory."""
-    os.fsync(descriptor)
-    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
-    if full_sync is not None:
-        with contextlib.suppress(OSError):  # not every file system has it
-            fcntl.fcntl(descriptor, full_sync)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _words(error: OSError) -> str:

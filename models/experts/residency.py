@@ -100,10 +100,6 @@ class Residency:
         at = (layer, expert)
         return None if at in self._loading else self._slots.get(at)
 
-    def is_leased(self, layer: int, expert: int) -> bool:
-        """Return whether an expert may not go."""
-        return (layer, expert) in self._leases
-
     def lease(self, layer: int, expert: int) -> int | None:
         """Keep an expert where it is until its lease is released, and return the slot; None: it is not there."""
         slot = self.slot(layer, expert)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+
+from models.checkpoint.errors import CheckpointError
+from models.checkpoint.files import read_bytes
 
 # Counts are whole numbers of 32 bits; what would grow beyond stays there.
 MAX_COUNT = (1 << 32) - 1
@@ -158,17 +160,17 @@ class UsageLedger:
 
     def _read(self, path: Path) -> None:
         try:
-            self._counts = self._parse(_content(path))
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError):
+            if not path.exists():
+                return
+            self._counts = self._parse(read_bytes(path, MAX_FILE_BYTES))
+        except (OSError, ValueError, CheckpointError):
             _log.warning("expert usage cannot be read and starts anew", extra={"file": path.name})
             return
         self._total = sum(map(sum, self._counts))
 
     def _parse(self, content: bytes) -> list[list[int]]:
         """Return the counts; raises `ValueError` for a file of another model, or none."""
-        if len(content) > MAX_FILE_BYTES or not content.endswith(b"\n"):
+        if not content.endswith(b"\n"):
             raise ValueError
         found = [[0] * self.num_experts for _ in range(self.num_layers)]
         for line in content.decode("ascii").splitlines():
@@ -177,12 +179,3 @@ class UsageLedger:
                 raise ValueError
             found[layer][expert] = count
         return found
-
-
-def _content(path: Path) -> bytes:
-    """Read a file, up to a byte more than one has; raises `OSError`, and `ValueError` for what is no regular file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # of a pipe no writer is waited for
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError
-        return file.read(MAX_FILE_BYTES + 1)

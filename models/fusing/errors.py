@@ -39,13 +39,15 @@ class FuseOutputExists(FuseError):
 
 
 class FuseDiskFull(FuseError):
-    """Raised when the disk has no room for the folder."""
+    """Raised when the disk has no room for the folder; `free_bytes` is None where it became full on the way."""
 
     reason: ClassVar[str] = "DISK_FULL"
 
-    def __init__(self, needed_bytes: int, free_bytes: int) -> None:
-        words = f"the folder needs {needed_bytes} bytes of the disk, and {free_bytes} are free"
-        super().__init__(words, neededBytes=str(needed_bytes), freeBytes=str(free_bytes))
+    def __init__(self, needed_bytes: int, free_bytes: int | None) -> None:
+        free = "it became full" if free_bytes is None else f"{free_bytes} are free"
+        facts = {} if free_bytes is None else {"freeBytes": str(free_bytes)}
+        words = f"the folder needs {needed_bytes} bytes of the disk, and {free}"
+        super().__init__(words, neededBytes=str(needed_bytes), **facts)
 
 
 class FuseBusy(FuseError):

@@ -9,13 +9,11 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from models.adapters.adapter import LayerNumbers, Numbers
+from models.adapters.adapter import LayerNumbers
 from models.checkpoint.quantization import LayerQuantization
-from models.checkpoint.raw_arrays import read_raw_array
+from models.checkpoint.raw_arrays import MLX_DTYPES, array_of, read_raw_array
 from models.checkpoint.tensors import TensorInfo
 from models.fusing.plan import FusedLayer
-
-_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 
 
 def fused_parts(layer: FusedLayer, numbers: LayerNumbers) -> Mapping[str, npt.NDArray[Any]]:
@@ -27,9 +25,10 @@ def fused_parts(layer: FusedLayer, numbers: LayerNumbers) -> Mapping[str, npt.ND
         CheckpointCorrupt: the weights cannot be read.
     """
     arrays = {part: read_raw_array(info) for part, info in layer.parts.items()}
-    a, b = (_float32(x, is_bits) for x, is_bits in zip((numbers.a, numbers.b), numbers.is_bfloat16, strict=True))
+    stored = zip((numbers.a, numbers.b), numbers.is_bfloat16, strict=True)
+    a, b = (array_of(x, are_bits=are_bits).astype(mx.float32) for x, are_bits in stored)
     added = b @ a if numbers.is_transposed else mx.transpose(a @ b)  # [outputs, inputs]
-    weight = (_unpacked(layer, arrays) + numbers.scale * added).astype(_DTYPES[layer.dtype])
+    weight = (_unpacked(layer, arrays) + numbers.scale * added).astype(MLX_DTYPES[layer.dtype])
     if not layer.is_packed_again or layer.packing is None:
         return {"weight": _numbers(weight)}
     codes, scales, biases = mx.quantize(weight, layer.packing.group_size, layer.packing.bits)
@@ -62,12 +61,7 @@ def _floats(packing: LayerQuantization, arrays: Mapping[str, mx.array]) -> mx.ar
 
 
 def _as_stored(array: mx.array, info: TensorInfo) -> mx.array:
-    return array.astype(_DTYPES[info.dtype]) if info.dtype in _DTYPES else array
-
-
-def _float32(numbers: Numbers, is_bits: bool) -> mx.array:
-    array = mx.array(np.ascontiguousarray(numbers))
-    return (array.view(mx.bfloat16) if is_bits else array).astype(mx.float32)
+    return array.astype(MLX_DTYPES[info.dtype]) if info.dtype in MLX_DTYPES else array
 
 
 def _numbers(array: mx.array) -> npt.NDArray[Any]:

@@ -8,6 +8,7 @@ packed again as it was, where it was packed by MLX's affine scheme.
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,9 @@ from models.checkpoint.packing import packing_of
 from models.checkpoint.quantization import LayerQuantization
 from models.checkpoint.safetensors import DTYPE_BYTES, read_safetensors_header
 from models.checkpoint.tensors import StoredTensor, TensorInfo
+from models.disk import SPARE_BYTES
 from models.fusing.errors import FuseOutputExists, FuseUnwritable
 
-# Left free on the disk, for everybody else.
-SPARE_BYTES = 64 << 20
 # Of an entry of a header: names, numbers and what separates them.
 _ENTRY_BYTES = 512
 _PARTS = ("weight", "scales", "biases", "global_scale")
@@ -146,7 +146,7 @@ def plan_fuse(
         FuseOutputExists: there is something at `path`.
         FuseUnwritable: the folder that it is to be in is not there.
     """
-    if path.exists() or path.is_symlink():
+    if os.path.lexists(path):
         raise FuseOutputExists(path.name)
     layers = {
         matched.target.module: _layer(

@@ -23,6 +23,7 @@ from models.checkpoint.folder import INDEX_FILE
 from models.checkpoint.names import canonical_name
 from models.checkpoint.tensors import StoredTensor
 from models.checkpoint.text_config import CONFIG_FILE
+from models.disk import FULL_ERRORS, is_at, sync_path
 from models.fusing.errors import FuseBusy, FuseDiskFull, FuseUnwritable
 from models.fusing.layers import fused_parts
 from models.fusing.plan import FusedFile, FusedTensor, FusePlan
@@ -40,7 +41,7 @@ def unfinished(path: Path) -> Generator[Path]:
 
     Raises:
         FuseBusy: another process holds it.
-        FuseUnwritable: it cannot be made.
+        FuseUnwritable: it cannot be made, or something else is in its place.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -50,11 +51,14 @@ def unfinished(path: Path) -> Generator[Path]:
         raise FuseUnwritable(_words(path, error)) from error
     try:
         _lock(path, partial, descriptor)
-        for left in partial.iterdir():
-            left.unlink()
+        _empty(path, partial)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    try:
         yield partial
     finally:
-        if _is_at(partial, descriptor) and _has_lock(descriptor):
+        if is_at(partial, descriptor) and _has_lock(descriptor):
             shutil.rmtree(partial, ignore_errors=True)
         os.close(descriptor)
 
@@ -92,8 +96,10 @@ def write_fused(plan: FusePlan, adapter: Adapter, partial: Path, report: ReportP
         copy_auxiliary_files(plan.source, partial)
         report("syncing", 0, 0)
         for path in (*partial.iterdir(), partial):
-            _sync(path)
+            sync_path(path)
     except OSError as error:
+        if error.errno in FULL_ERRORS:
+            raise FuseDiskFull(plan.needed_bytes, None) from error
         raise FuseUnwritable(_words(plan.path, error)) from error
 
 
@@ -105,7 +111,7 @@ def put_in_place(plan: FusePlan, partial: Path) -> None:
     """
     try:
         partial.rename(plan.path)
-        _sync(plan.path.parent)
+        sync_path(plan.path.parent)
     except OSError as error:
         raise FuseUnwritable(_words(plan.path, error)) from error
 
@@ -189,17 +195,22 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
 def _lock(path: Path, partial: Path, descriptor: int) -> None:
     # Its holder may have finished, and given it its name, since it was opened.
-    if not _has_lock(descriptor) or not _is_at(partial, descriptor):
+    if not _has_lock(descriptor) or not is_at(partial, descriptor):
         raise FuseBusy(path.name)
+
+
+def _empty(path: Path, partial: Path) -> None:
+    """Remove what a killed process left; where there are folders, it is somebody else's, and stays."""
+    try:
+        found = list(partial.iterdir())
+        if any(each.is_dir() and not each.is_symlink() for each in found):
+            raise FuseUnwritable(f"{path.name} cannot be written: {partial.name} holds what no fusing left there")
+        for each in found:
+            each.unlink()
+    except OSError as error:
+        raise FuseUnwritable(_words(path, error)) from error
 
 
 def _has_lock(descriptor: int) -> bool:
@@ -209,14 +220,6 @@ def _has_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _words(path: Path, error: OSError) -> str:

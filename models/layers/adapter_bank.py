@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
-import numpy as np
 
-from models.adapters.adapter import Adapter, LayerNumbers, Numbers
+from models.adapters.adapter import Adapter, LayerNumbers
 from models.adapters.target import AdapterTarget
+from models.checkpoint.raw_arrays import array_of
 from models.errors import PlanError
 from models.layers.arithmetic import Arithmetic
 from models.layers.cache import Step
@@ -131,7 +131,7 @@ class AdapterBank:
         return self._mounted[slot]
 
     def _layer(self, numbers: LayerNumbers) -> _Layer:
-        a, b = (_array(x, is_bits) for x, is_bits in zip((numbers.a, numbers.b), numbers.is_bfloat16, strict=True))
+        a, b = (array_of(x, are_bits=bits) for x, bits in zip((numbers.a, numbers.b), numbers.is_bfloat16, strict=True))
         if numbers.is_transposed:
             a, b = a.T, b.T
         return _Layer(self._arithmetic.low_rank(a, b), numbers.scale)
@@ -175,8 +175,3 @@ def _uses(rows: Sequence[RowPlan]) -> list[tuple[AdapterUse, tuple[int, ...] | N
         first += row.num_tokens
     in_order = sorted(tokens.items(), key=lambda entry: entry[0][0])
     return [(use, None if len(found) == first else tuple(found)) for (_, use), found in in_order]
-
-
-def _array(numbers: Numbers, is_bits: bool) -> mx.array:
-    array = mx.array(np.ascontiguousarray(numbers))
-    return array.view(mx.bfloat16) if is_bits else array

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import mlx.core as mx
 
+from models.checkpoint.raw_arrays import MLX_DTYPES
 from models.checkpoint.sizes import Computation
 from models.layers.arithmetic import Arithmetic
 from models.layers.mlx_arithmetic import MlxArithmetic, MlxCpuArithmetic
 from models.layers.native_arithmetic import NativeArithmetic
-
-_DTYPES: Mapping[str, mx.Dtype] = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
 
 
 def arithmetic_of(computation: Computation) -> Arithmetic:
@@ -25,4 +22,4 @@ def arithmetic_of(computation: Computation) -> Arithmetic:
 
 def dtype_of(computation: Computation) -> mx.Dtype:
     """Return the dtype of hidden states."""
-    return _DTYPES[computation.dtype]
+    return MLX_DTYPES[computation.dtype]

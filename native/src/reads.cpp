@@ -28,7 +28,6 @@ struct Slot {
     int code = 0;
     bool is_cancelled = false;
     int64_t num_leases = 0;
-    int64_t num_bytes = 0;
     std::atomic<bool> stops{false};
 };
 
@@ -113,7 +112,6 @@ struct Reads::Shared {
         }
         bool is_whole = slot.code == 0 && !slot.is_cancelled;
         slot.state = is_whole ? SlotState::ready : SlotState::idle;
-        read_bytes += is_whole ? slot.num_bytes : 0;
         done.notify_all();
     }
 
@@ -161,7 +159,6 @@ struct Reads::Shared {
     std::vector<std::thread> threads;
     int num_threads = 0;  // that there are to be
     int num_running = 0;
-    int64_t read_bytes = 0;
     bool is_closing = false;
 };
 
@@ -239,11 +236,7 @@ uint64_t Reads::fill(int64_t number, std::vector<Read> reads) {
     slot.code = 0;
     slot.is_cancelled = false;
     slot.stops = false;
-    slot.num_bytes = 0;
     for (Read& read : reads) {
-        for (const Segment& segment : read) {
-            slot.num_bytes += segment.num_bytes;
-        }
         shared_->jobs.push_back({number, std::move(read)});
     }
     shared_->work.notify_all();
@@ -301,11 +294,6 @@ void Reads::cancel(int64_t number, uint64_t generation) {
 SlotState Reads::state(int64_t number) const {
     std::lock_guard lock(shared_->mutex);
     return shared_->at(number).state;
-}
-
-int64_t Reads::read_bytes() const {
-    std::lock_guard lock(shared_->mutex);
-    return shared_->read_bytes;
 }
 
 bool Reads::is_closed() const {

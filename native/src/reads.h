@@ -133,9 +133,6 @@ class Reads {
     /// @throws ReadRejected where there is no such slot.
     SlotState state(int64_t slot) const;
 
-    /// Bytes of files that were read so far, for slots that were filled.
-    int64_t read_bytes() const;
-
     /// Whether no thread is left.
     bool is_closed() const;
 

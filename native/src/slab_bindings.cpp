@@ -152,7 +152,5 @@ void define_slabs(nb::module_& m) {
             [](Slab& slab, int64_t slot) { return std::string(word_of(slab.reads().state(slot))); },
             "slot"_a,
             "Say what a slot is.")
-        .def_prop_ro(
-            "read_bytes", [](Slab& slab) { return slab.reads().read_bytes(); }, "Bytes of files that were read.")
         .def("close", [](Slab& slab) { slab.reads().close(); }, Free(), "Give everything up and end the threads.");
 }

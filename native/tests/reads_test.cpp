@@ -281,7 +281,6 @@ void check_a_read_that_hangs(const Source& source) {
     hangs = false;
     expect(reads.wait(0, first, kLong).kind == Arrival::Kind::cancelled, "until it ends");
     expect(reads.state(0) == SlotState::idle, "and then its slot is free");
-    expect(reads.read_bytes() == 0, "nothing was read for a slot");
 }
 
 void check_ends_and_refusals(const Source& source) {
@@ -368,7 +367,6 @@ void check_many_callers(const Source& source) {
             if (slot % 2 == 0) {
                 bench.reads->cancel(slot, generation);
             }
-            static_cast<void>(bench.reads->read_bytes());
         });
     }
     for (std::thread& caller : callers) {

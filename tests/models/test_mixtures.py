@@ -126,7 +126,6 @@ def test_a_source_is_told_which_dtypes_are_read(tmp_path: Path) -> None:
         built(open_checkpoint(tmp_path), arithmetic(), ExpertsHooks(source))
         parts = [part for stored in source.seen for part in stored.parts]
         read[arithmetic.__name__] = {(part.dtype, part.read_as) for part in parts}
-        assert all(part.read_nbytes == part.nbytes * (2 if part.dtype != part.read_as else 1) for part in parts)
     assert read["MlxArithmetic"] == {("U32", "U32"), ("F16", "F32")}
     assert read.get("NativeArithmetic", {("U32", "U32"), ("F16", "F16")}) == {("U32", "U32"), ("F16", "F16")}
 

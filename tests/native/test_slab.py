@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from native.errors import FileUnopened, ReadRejected, ShapeRejected, SlotBusy, SlotStale
-from native.slab import MAX_SEGMENTS, Segment, Slab
+from native.slab import Segment, Slab
 from tests.support.threads import only_where_told, threads
 from tests.support.waiting import wait_until
 
@@ -39,7 +39,6 @@ def test_slots_hold_what_was_read_into_them(source: Path, bypasses_cache: bool) 
         assert np.array(slab.array(words)[slot]).tobytes() == content[100 + 512 * slot :][:512]
         assert np.array(slab.array(bytes_)[slot]).tobytes() == content[7 * slot :][:50]
     assert not mx.any(slab.array(words)[1]).item()
-    assert slab.read_bytes == 2 * 562
     slab.close()
 
 
@@ -168,7 +167,7 @@ def test_refuses_what_makes_no_sense(source: Path) -> None:
     for reads in (
         [],
         [[]],
-        [[right] * (MAX_SEGMENTS + 1)],
+        [[right] * 9],
         [[(region + 1, file, 0, 32, "none")]],
         [[(region, file + 1, 0, 32, "none")]],
         [[(region, file, 0, 31, "none")]],

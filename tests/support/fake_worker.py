@@ -5,6 +5,7 @@ Run as a program, never imported by a test: `tests.support.scripted` writes scri
 that its settings name as the checkpoint:
 
     reports         how many load reports come before the model is ready
+    errands         how many ticks follow them, as where adapters are mounted
     pause_s         the time between two of them
     load            "ok", "hang" (no report at all), "stuck" (one report again and again), "crash", "fail"
     crashes         how many starts crash before one loads; counted in the file `<script>.starts`
@@ -120,6 +121,10 @@ class FakeWorker:
             self.note("grandchild", pid=child.pid)
         for number in range(self.script.get("reports", 0)):
             self.progress.bytes_done = number + 1
+            self.tell()
+            await asyncio.sleep(self.script.get("pause_s", 0.0))
+        for _ in range(self.script.get("errands", 0)):
+            self.ticks += 1
             self.tell()
             await asyncio.sleep(self.script.get("pause_s", 0.0))
         if how == "crash" or self.count_start() <= self.script.get("crashes", 0):

@@ -51,6 +51,8 @@ class StateStore:
 
     def pieces(self, num_tokens: int) -> list[int]:
         """Return the lengths into which to cut the next tokens, so that a state is there at each mark and the end."""
+        if num_tokens == 1:
+            return [1]
         end = self.length + num_tokens
         places = sorted({self.length, *self._marks(num_tokens), end})
         return [stop - start for start, stop in pairwise(places)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
 
 from models import registry
 from models.checkpoint.checkpoint import open_checkpoint
@@ -19,6 +22,11 @@ from models.layers.experts import ExpertsHooks
 from models.registry import LoadedModel, load
 from models.step import NumericPath
 from native import kernels
+from tests.models.families import Q4
+from tests.models.stepping import step_logits
+from tests.support.tiny_families import Tiny
+
+MANY = Tiny("qwen3_moe", {"num_experts": 24, "num_hidden_layers": 3, "num_experts_per_tok": 4}, Q4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +102,33 @@ def least_budget_of(folder: Path) -> int:
     """Return the smallest budget of slabs for the fast path of a checkpoint."""
     with in_slabs(folder, NumericPath.FAST) as model:
         return model.slabs.least_bytes
+
+
+def tokens(count: int, seed: int = 0) -> tuple[int, ...]:
+    """Return random tokens."""
+    return tuple(int(token) for token in np.random.default_rng(seed).integers(0, 256, count))
+
+
+def held(model: InSlabs) -> list[str]:
+    """Return the states of all slots, by their counts."""
+    slabs = model.slabs._slabs
+    return [slab._slab.state(slot) for slab in slabs for slot in range(slab.residency.division.num_slots)]
+
+
+def assert_same_bits(
+    model: InSlabs, whole: LoadedModel, prompt: Sequence[int], num_tokens: int, chunk: int | None = None
+) -> None:
+    """Compare the logits of every position of a prompt, and of each token after it."""
+    ours, theirs = model.loaded.make_cache(1), whole.make_cache(1)
+    size, expected = chunk or len(prompt), mx.zeros((1, 1))
+    for start in range(0, len(prompt), size):
+        part = tuple(prompt[start : start + size])
+        everywhere = tuple(range(len(part)))
+        expected = step_logits(whole, theirs, part, everywhere)
+        assert mx.array_equal(step_logits(model.loaded, ours, part, everywhere), expected), f"prompt from {start}"
+    token = int(np.argmax(np.array(expected[-1])))
+    for index in range(num_tokens):
+        expected = step_logits(whole, theirs, (token,))
+        assert mx.array_equal(step_logits(model.loaded, ours, (token,)), expected), f"token {index}"
+        # Not always the likeliest, or the same experts are asked again and again.
+        token = int(np.argmax(np.array(expected[-1]))) if index % 3 else (token * 31 + index) % 256

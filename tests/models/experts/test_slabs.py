@@ -65,7 +65,7 @@ needs_kernels = pytest.mark.skipif(not kernels.is_available(), reason="built wit
 @needs_kernels
 def test_slabs_take_no_more_than_their_budget_and_not_much_less(layers: list[StoredExperts]) -> None:
     least = slabs_of(layers, None).least_bytes
-    largest = max(sum(part.read_nbytes for part in layer.parts) for layer in layers)
+    largest = max(Geometry.of(layer).expert_bytes for layer in layers)
     whole = slabs_of(layers, None)
     whole.fill()
     for budget in range(least, whole.nbytes + 20_000, 7_777):

@@ -1,8 +1,10 @@
 """A model and an adapter made one: what is written, that it answers as the mounted form, and what is refused."""
 
+import errno
 import fcntl
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +180,39 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypa
     monkeypatch.setattr(plan, "SPARE_BYTES", 1 << 60)
     with pytest.raises(FuseDiskFull, match="and 0 are free"):
         folders.fuse()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "model"]
+
+
+def test_a_name_that_the_disk_does_not_take_is_told(tmp_path: Path) -> None:
+    folders = write(tmp_path)
+    folders = replace(folders, output=tmp_path / ("x" * 300))
+    with pytest.raises(FuseUnwritable, match="File name too long"):
+        folders.fuse()
+
+
+def test_a_folder_of_somebody_else_in_its_place_stays(tmp_path: Path) -> None:
+    folders = write(tmp_path)
+    mine = tmp_path / ".fused.partial" / "mine"
+    mine.mkdir(parents=True)
+    (mine.parent / "notes").touch()
+    with pytest.raises(FuseUnwritable, match="holds what no fusing left there"):
+        folders.fuse()
+    assert sorted(path.name for path in mine.parent.iterdir()) == ["mine", "notes"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_becomes_full_is_told_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    folders = write(tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(code, "full")
+
+    monkeypatch.setattr(writing.os, "fsync", full)
+    with pytest.raises(FuseDiskFull, match="it became full") as refused:
+        folders.fuse()
+    assert set(refused.value.metadata) == {"neededBytes"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "model"]
 
 

@@ -57,7 +57,7 @@ class Engine(Generic[R, P]):
         on_fatal: called once when the thread is beyond repair and has ended all jobs; the process should exit.
 
     Attributes:
-        ticks: grows whenever work moves: a chunk, a row's step, progress of the load.
+        ticks: grows whenever work moves: a chunk, a row's step, progress of the load, an errand.
         steps: grows with each tick of the workload.
         load_progress: what the workload reported last.
     """
@@ -154,7 +154,7 @@ class Engine(Generic[R, P]):
         errand = Errand(work, self._lease)
         with self._lock:
             self._check_ready()
-            self._commands.put(errand.run)
+            self._commands.put(partial(self._run_errand, errand.run))
         return await errand.wait()
 
     def requests(self) -> list[RequestView]:
@@ -352,6 +352,10 @@ class Engine(Generic[R, P]):
             self.post(job, Failed(error, Usage()))
 
     # Either thread.
+
+    def _run_errand(self, run: Callable[[], None]) -> None:
+        run()
+        self.ticks += 1
 
     def _check_ready(self) -> None:
         if self._state is not EngineState.READY:

@@ -38,6 +38,7 @@
     │   └── CancelledByOperator
     ├── LoadError
     │   ├── ModelLoadFailed
+    │   ├── ModelExceedsMemory
     │   ├── CheckpointRejected
     │   └── CheckpointCorrupt
     └── InternalError
@@ -300,6 +301,13 @@ class LoadError(WorkerError):
 
 class ModelLoadFailed(LoadError):
     """Raised when a load fails for another reason than its checkpoint."""
+
+
+class ModelExceedsMemory(LoadError):
+    """Raised when a model takes more than models may take of this machine, before its first request."""
+
+    def __init__(self, problem: str, needed_bytes: int, budget_bytes: int, **metadata: str) -> None:
+        super().__init__(problem, needed_bytes=needed_bytes, budget_bytes=budget_bytes, **metadata)
 
 
 class CheckpointRejected(LoadError):

@@ -11,8 +11,6 @@ from models.experts.options import ExpertsMode
 from worker.errors import ModelLoadFailed
 
 AUTO = "auto"
-# Of a worker's settings, those that say it.
-SETTINGS = ("experts", "expert_budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,10 @@ class ExpertsChoice:
 def choose_experts(wish: ExpertsWish, needs: ExpertNeeds, room_bytes: int | None, *, has_pack: bool) -> ExpertsChoice:
     """Return where experts lie.
 
-    Where that is left open they are resident if all fit; else mapped, where a pack lies beside the checkpoint and no
-    budget is set, which pages of a file would not keep to; else in slabs.
+    Where that is left open they are resident if all fit; else in slabs, which are faster than pages of a file with as
+    much memory, if a step can be served with the budget or what is left; else mapped, where a pack lies beside the
+    checkpoint and no budget is set. With nothing of these they are in the smallest slabs, for others to say that there
+    is no room.
 
     Args:
         wish: of the settings.
@@ -109,13 +109,13 @@ def _fitting(
 ) -> tuple[ExpertsMode, str]:
     """Return the first mode that fits, and why it is that one."""
     bounds = [bound for bound in (wish.budget_bytes, room_bytes) if bound is not None]
-    if needs.resident_bytes <= min(bounds, default=needs.resident_bytes):
+    if not bounds or needs.resident_bytes <= min(bounds):
         return ExpertsMode.RESIDENT, "all fit"
-    if wish.budget_bytes is not None:
-        return ExpertsMode.SLAB, "not all fit, and a budget bounds them"
-    if has_pack:
-        return ExpertsMode.MAPPED, "not all fit, and there is a pack"
-    return ExpertsMode.SLAB, "not all fit, and no pack can be mapped"
+    if needs.slabs is not None and needs.slabs.least <= bounds[0]:
+        return ExpertsMode.SLAB, "not all fit, and " + ("a budget bounds them" if wish.budget_bytes else "slabs do")
+    if has_pack and wish.budget_bytes is None:  # which pages of a file would not keep to
+        return ExpertsMode.MAPPED, "neither all nor slabs fit, and there is a pack"
+    return ExpertsMode.SLAB, "neither all nor slabs fit, and no pack can be mapped"
 
 
 def _slabs(budget_bytes: int | None, needs: ExpertNeeds, room_bytes: int | None) -> ExpertsChoice:

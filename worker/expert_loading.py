@@ -8,7 +8,7 @@ from models.checkpoint.checkpoint import Checkpoint, TextCheckpoint
 from models.checkpoint.routed_experts import routed_experts
 from models.experts.options import ExpertsMode, ExpertsOptions
 from worker.embedding.task import task_of
-from worker.errors import ModelLoadFailed
+from worker.errors import ModelExceedsMemory, ModelLoadFailed
 from worker.expert_choice import ExpertsWish
 from worker.settings import WorkerSettings
 from worker.text_fit import SETTINGS, TextFit
@@ -25,7 +25,8 @@ def expert_options(checkpoint: Checkpoint, settings: WorkerSettings) -> ExpertsO
         settings: of the worker.
 
     Raises:
-        ModelLoadFailed: the settings ask for what this model cannot have, or for more memory than there is.
+        ModelLoadFailed: the settings ask for what this model cannot have.
+        ModelExceedsMemory: it takes more memory than there is.
     """
     if not isinstance(checkpoint, TextCheckpoint):
         return _none(settings, "mlx-lm computes this model, with all of it in memory")
@@ -66,13 +67,11 @@ def _check_room(mode: ExpertsMode, certain_bytes: int, budget_bytes: int | None)
         problem = (
             f"with its experts {mode.value} it takes {certain_bytes} bytes of the {budget_bytes} for models{words}"
         )
-        raise ModelLoadFailed(problem, option="experts")
+        raise ModelExceedsMemory(problem, certain_bytes, budget_bytes, option="experts")
 
 
 def _none(settings: WorkerSettings, reason: str) -> ExpertsOptions:
-    ExpertsWish(
-        None if settings.experts == "auto" else ExpertsMode(settings.experts), settings.expert_budget
-    ).check_none(reason)
+    ExpertsWish.of({"experts": settings.experts, "expert_budget": settings.expert_budget}).check_none(reason)
     if settings.expert_trace is not None:
         raise ModelLoadFailed(f"expert_trace is set, and {reason}", option="expert_trace")
     return ExpertsOptions()

@@ -40,6 +40,7 @@ from worker.errors import (
     InvalidField,
     LoadError,
     MalformedRequest,
+    ModelExceedsMemory,
     ModelLoadFailed,
     ModelLoading,
     ModelUnloading,
@@ -199,6 +200,9 @@ ROWS: dict[type[WorkerError], Row] = {
     StreamIdle: Row(grpc.StatusCode.ABORTED, "STREAM_IDLE"),
     CancelledByOperator: Row(grpc.StatusCode.CANCELLED, "CANCELLED_BY_OPERATOR"),
     ModelLoadFailed: Row(grpc.StatusCode.FAILED_PRECONDITION, "MODEL_LOAD_FAILED", _precondition, names_model=True),
+    ModelExceedsMemory: Row(
+        grpc.StatusCode.FAILED_PRECONDITION, "MODEL_EXCEEDS_MEMORY", _precondition, names_model=True
+    ),
     CheckpointRejected: Row(
         grpc.StatusCode.FAILED_PRECONDITION, "CHECKPOINT_REJECTED", _precondition, names_model=True
     ),

@@ -9,7 +9,6 @@ from pomona.v1 import model_pb2
 
 from models.checkpoint.fit import largest_context
 from models.experts.options import ExpertsMode
-from worker.errors import ModelLoadFailed
 from worker.expert_choice import ExpertsWish
 from worker.routed_experts import note_experts
 from worker.text_fit import TextFit
@@ -39,10 +38,10 @@ def _other_wishes(model: TextFit, context_tokens: int) -> Iterator[ExpertsWish]:
     now = model.experts(context_tokens)
     if now is None:
         return
-    if model.has_pack and now.mode is not ExpertsMode.MAPPED:
-        yield ExpertsWish(ExpertsMode.MAPPED)
     if now.mode is not ExpertsMode.SLAB or model.wish.budget_bytes is not None:
         yield ExpertsWish(ExpertsMode.SLAB)
+    if model.has_pack and now.mode is not ExpertsMode.MAPPED:
+        yield ExpertsWish(ExpertsMode.MAPPED)
 
 
 def _with_experts(model: TextFit, context_tokens: int, *, is_budgeted: bool) -> Iterator[model_pb2.LoadOptions]:
@@ -74,9 +73,4 @@ def _largest_context(model: TextFit, most_tokens: int) -> int:
 
 
 def _fits(model: TextFit, context_tokens: int) -> bool:
-    try:
-        choice = model.experts(context_tokens)
-        fit = model.fit(context_tokens, None if choice is None else choice.memory_bytes)
-    except ModelLoadFailed:
-        return False
-    return fit.total_bytes <= (model.budget_bytes or 0)
+    return model.total_bytes(context_tokens) <= (model.budget_bytes or 0)

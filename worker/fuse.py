@@ -8,22 +8,20 @@ leaves nothing unfinished behind.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from models.adapters.errors import AdapterError
 from models.checkpoint.errors import CheckpointError
 from models.fusing.errors import FuseError, FuseInterrupted
 from models.fusing.fuse import Fused, fuse
 from models.fusing.plan import FusePlan
+from worker.long_one_shot import Progress, raise_when_asked_to_end, say
 from worker.one_shot import EXIT_USAGE, refuse
-
-INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,46 +46,20 @@ def main(argv: Sequence[str], now: Callable[[], float] = time.monotonic) -> int:
             'usage: python -P -m worker fuse PATH {"adapter": PATH, "output": PATH, "packs_again": BOOL}\n'
         )
         return EXIT_USAGE
-    signal.signal(signal.SIGTERM, _interrupt)
+    raise_when_asked_to_end(FuseInterrupted)
     try:
         fused = fuse(
             Path(argv[0]),
             settings.adapter,
             settings.output,
             lambda plan: say("plan", _planned(plan)),
-            Progress(now),
+            Progress(now, "done", "total"),
             packs_again=settings.packs_again,
         )
     except (CheckpointError, AdapterError, FuseError) as error:
         return refuse(error.reason, str(error), error.metadata)
     say("fused", _facts(fused))
     return 0
-
-
-class Progress:
-    """Says how far it is, a few times a second and whenever a phase begins or ends.
-
-    Args:
-        now: monotonic time in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._phase = ""
-        self._said_s = 0.0
-
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        """Take one report."""
-        now_s = self._now()
-        if phase != self._phase or done == total or now_s - self._said_s >= INTERVAL_S:
-            self._phase, self._said_s = phase, now_s
-            say("progress", {"phase": phase, "done": done, "total": total})
-
-
-def say(what: str, facts: dict[str, Any]) -> None:
-    """Print a line."""
-    sys.stdout.write(json.dumps({what: facts}) + "\n")
-    sys.stdout.flush()
 
 
 def _planned(plan: FusePlan) -> dict[str, Any]:
@@ -133,7 +105,3 @@ def _settings(text: str) -> FuseSettings | None:
     if not isinstance(adapter, str) or not isinstance(output, str) or not output.startswith("/"):
         return None
     return FuseSettings(Path(adapter), Path(output), packs_again)
-
-
-def _interrupt(_number: int, _frame: object) -> NoReturn:
-    raise FuseInterrupted

@@ -8,12 +8,11 @@ It prints lines of JSON: {"plan": …} before anything is written, {"stale": …
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from models.checkpoint.errors import CheckpointError, CheckpointMissing, CheckpointRejected
 from models.checkpoint.files import missing_words
@@ -21,13 +20,11 @@ from models.checkpoint.folder import read_folder_tensors
 from models.experts.errors import PackBusy, PackDiskFull, PackError, PackInterrupted
 from models.experts.pack import PACK_FILE, Pack, open_pack
 from models.experts.pack_builder import PackPlan, build_pack, plan_pack, remove_pack
+from worker.long_one_shot import Progress, raise_when_asked_to_end, say
 from worker.one_shot import EXIT_USAGE, refuse
 
-INTERVAL_S = 0.2
 ACTIONS = ("build", "rebuild", "check", "remove")
 DISK_FULL, BUSY, FAILED = "DISK_FULL", "PACK_BUSY", "PACK_FAILED"
-
-Say = Callable[[str, dict[str, Any]], None]
 
 
 def main(argv: Sequence[str], now: Callable[[], float] = time.monotonic) -> int:
@@ -41,40 +38,14 @@ def main(argv: Sequence[str], now: Callable[[], float] = time.monotonic) -> int:
     if len(argv) not in {1, 2} or action is None:
         sys.stderr.write('usage: python -P -m worker pack PATH [{"action": "build|rebuild|check|remove"}]\n')
         return EXIT_USAGE
-    signal.signal(signal.SIGTERM, _interrupt)
+    raise_when_asked_to_end(PackInterrupted)
     try:
-        _run(Path(argv[0]), action, Progress(now))
+        _run(Path(argv[0]), action, Progress(now, "bytesDone", "bytesTotal"))
     except CheckpointError as error:
         return refuse(error.reason, str(error), error.metadata)
     except PackError as error:
         return refuse(*_told(error))
     return 0
-
-
-class Progress:
-    """Says how far it is, a few times a second and whenever a phase begins or ends.
-
-    Args:
-        now: monotonic time in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._phase = ""
-        self._said_s = 0.0
-
-    def __call__(self, phase: str, bytes_done: int, bytes_total: int) -> None:
-        """Take one report."""
-        now_s = self._now()
-        if phase != self._phase or bytes_done == bytes_total or now_s - self._said_s >= INTERVAL_S:
-            self._phase, self._said_s = phase, now_s
-            say("progress", {"phase": phase, "bytesDone": bytes_done, "bytesTotal": bytes_total})
-
-
-def say(what: str, facts: dict[str, Any]) -> None:
-    """Print a line."""
-    sys.stdout.write(json.dumps({what: facts}) + "\n")
-    sys.stdout.flush()
 
 
 def _run(folder: Path, action: str, progress: Progress) -> None:
@@ -141,7 +112,3 @@ def _action(text: str) -> str | None:
         return None
     action = cast("dict[str, object]", said).get("action", ACTIONS[0])
     return action if isinstance(action, str) and action in ACTIONS else None
-
-
-def _interrupt(_number: int, _frame: object) -> NoReturn:
-    raise PackInterrupted

@@ -19,6 +19,14 @@ async def test_an_errand_is_done_on_the_engines_thread_while_requests_run(open_g
         assert {await engine.do(threading.get_ident)} == set(workload.threads)
 
 
+async def test_an_errand_is_work_that_moves():
+    async with running(Counting()) as engine:
+        before = engine.ticks
+        await engine.do(lambda: None)
+        await engine.do(lambda: None)  # behind the first, and what is noted of it
+        assert engine.ticks > before
+
+
 async def test_what_an_errand_raises_is_raised_and_harms_nobody(open_gate: threading.Event):
     async with running(Counting(gate=open_gate)) as engine:
         with pytest.raises(ZeroDivisionError):

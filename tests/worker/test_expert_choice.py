@@ -25,9 +25,13 @@ def chosen(room: int | None, *, pack: bool = False, needs: ExpertNeeds = NEEDS, 
     [
         (None, False, None, ExpertsChoice(RESIDENT, 1000)),
         (1000, True, None, ExpertsChoice(RESIDENT, 1000)),
-        (999, True, None, ExpertsChoice(MAPPED, 100)),
+        (999, True, None, ExpertsChoice(SLAB, 999, 999)),
         (999, False, None, ExpertsChoice(SLAB, 999, 999)),
+        (50, True, None, ExpertsChoice(SLAB, 50, 50)),
+        (49, True, None, ExpertsChoice(MAPPED, 100)),
+        (-5, True, None, ExpertsChoice(MAPPED, 100)),
         (-5, False, None, ExpertsChoice(SLAB, 50, 50)),
+        (-5, True, 50, ExpertsChoice(SLAB, 50, 50)),
         (5000, True, 1000, ExpertsChoice(RESIDENT, 1000)),
         (5000, True, 400, ExpertsChoice(SLAB, 400, 400)),
         (300, True, 400, ExpertsChoice(SLAB, 400, 400)),
@@ -83,6 +87,11 @@ def test_what_cannot_be_is_refused_by_its_name(settings: dict[str, Any], option:
     assert failure.value.metadata["option"] == option
 
 
+def test_a_budget_that_is_too_small_is_not_left_aside_for_a_pack() -> None:
+    with pytest.raises(ModelLoadFailed, match="expert_budget is 49 bytes, which is too small"):
+        chosen(5000, pack=True, expert_budget=49)
+
+
 @pytest.mark.parametrize("settings", [{"experts": "slab"}, {}])
 def test_slabs_that_cannot_hold_the_experts_are_refused(settings: dict[str, Any]) -> None:
     needs = replace(NEEDS, slabs=None)
@@ -110,8 +119,9 @@ def test_the_least_budget_is_told_for_programs() -> None:
     ("room", "pack", "settings", "reason"),
     [
         (5000, False, {}, "all fit"),
-        (300, True, {}, "not all fit, and there is a pack"),
-        (300, False, {}, "not all fit, and no pack can be mapped"),
+        (300, True, {}, "not all fit, and slabs do"),
+        (49, True, {}, "neither all nor slabs fit, and there is a pack"),
+        (49, False, {}, "neither all nor slabs fit, and no pack can be mapped"),
         (300, True, {"expert_budget": 400}, "not all fit, and a budget bounds them"),
         (300, True, {"experts": "slab"}, "asked for"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from pomona.v1 import model_pb2
+from pomona.v1 import model_pb2, server_pb2
 
 from gateway.catalogue import OWN_FILES, stamp_of
 from models.checkpoint.checkpoint import open_checkpoint
@@ -14,11 +14,13 @@ from models.checkpoint.errors import CheckpointCorrupt
 from models.experts.mapped import can_map
 from models.experts.options import ExpertsMode
 from models.experts.pack import PACK_FILE
+from models.experts.pack_builder import build_pack, plan_pack
+from models.registry import LoadedModel
 from tests.models.experts.holding import LARGE, write_mixture
 from tests.support.tiny_families import Tiny, family_config
 from tests.support.tiny_models import write_llama, write_tensors
 from tests.support.tiny_whisper import write_mlx
-from worker.errors import ModelLoadFailed, UnsupportedOption
+from worker.errors import ModelExceedsMemory, ModelLoadFailed, UnsupportedOption
 from worker.expert_loading import USAGE_FILE, expert_options
 from worker.fit import estimate
 from worker.loading import loaded_message, make_workload
@@ -44,6 +46,15 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def told(checkpoint: Path, **changes: Any) -> WorkerSettings:
     needed = {"instance_id": "0a", "model": "tiny", "socket": "/tmp/w.sock", "secret": "x"}
     return WorkerSettings(**needed, checkpoint=str(checkpoint), **{**BOUNDS, **changes})
+
+
+def held(settings: WorkerSettings) -> tuple[LoadedModel, model_pb2.Model, server_pb2.ModelStats]:
+    """Load a model and close it; return what is told of it meanwhile."""
+    workload = make_workload(settings, lambda _: None)
+    loaded = workload.load(lambda _: None)
+    told_of = loaded_message(loaded, 64, settings), stats_message("tiny", workload.counts(), 1)
+    workload.close()
+    return loaded, *told_of
 
 
 def part(response: model_pb2.EstimateModelResponse, name: str) -> int:
@@ -85,12 +96,20 @@ def test_without_room_for_all_they_lie_in_slabs_of_what_is_left(bare: Path) -> N
     assert options.usage_file == bare / USAGE_FILE
 
 
-def test_experts_that_slabs_cannot_hold_are_told_before_anything_is_read(tmp_path: Path) -> None:
-    folder = write_mixture(tmp_path / "model", "qwen3_moe each", is_packed=False)
+def write_mixed(folder: Path, *, is_packed: bool) -> Path:
+    """Write a mixture with a tensor for each matrix of each expert, of which one has another dtype."""
+    write_mixture(folder, "qwen3_moe each", is_packed=False)
     tensors = mx.load(str(folder / "model.safetensors"))
     assert isinstance(tensors, dict)
     name = next(name for name in tensors if name.endswith(".experts.3.up_proj.weight"))
     write_tensors(folder, {**tensors, name: tensors[name].astype(mx.float16)})
+    if is_packed:
+        build_pack(plan_pack(folder, open_checkpoint(folder).tensors), lambda phase, done, total: None)
+    return folder
+
+
+def test_experts_that_slabs_cannot_hold_are_told_before_anything_is_read(tmp_path: Path) -> None:
+    folder = write_mixed(tmp_path / "model", is_packed=False)
     resident = estimate(folder, BOUNDS)
     assert resident.options.experts_mode == model_pb2.EXPERTS_MODE_RESIDENT
     with pytest.raises(ModelLoadFailed, match="which slabs cannot hold") as failure:
@@ -101,13 +120,32 @@ def test_experts_that_slabs_cannot_hold_are_told_before_anything_is_read(tmp_pat
 
 
 @needs_mapping
-def test_without_room_for_all_they_are_mapped_from_a_pack(folder: Path) -> None:
+def test_experts_that_slabs_cannot_hold_are_mapped_from_a_pack(tmp_path: Path) -> None:
+    folder = write_mixed(tmp_path / "model", is_packed=True)
     resident = estimate(folder, BOUNDS)
     budget = part(resident, "total") - 1
     response = estimate(folder, BOUNDS, budget)
     assert response.options.experts_mode == model_pb2.EXPERTS_MODE_MAPPED
+    _, message, stats = held(told(folder, budget_bytes=budget))
+    assert part(response, "experts") == message.memory.resident_expert_bytes > 0
+    assert stats.memory.mapped_expert_bytes > 0
+    assert part(resident, "experts") == held(told(folder))[1].memory.resident_expert_bytes
+
+
+@needs_mapping
+def test_slabs_are_taken_before_a_pack_that_they_read_from(folder: Path) -> None:
+    budget = part(estimate(folder, BOUNDS), "total") - 1
+    assert expert_options(open_checkpoint(folder), told(folder, budget_bytes=budget)).mode is SLAB
+
+
+@needs_mapping
+def test_without_room_for_slabs_they_are_mapped_from_a_pack(folder: Path) -> None:
+    budget = part(estimate(folder, {**BOUNDS, "experts": "slab"}, 1), "total")
+    assert estimate(folder, BOUNDS, budget).options.experts_mode == model_pb2.EXPERTS_MODE_SLAB
+    response = estimate(folder, BOUNDS, budget - 1)
+    assert response.options.experts_mode == model_pb2.EXPERTS_MODE_MAPPED
     assert part(response, "experts") < part(response, "all_experts")
-    assert expert_options(open_checkpoint(folder), told(folder, budget_bytes=budget)).mode is MAPPED
+    assert expert_options(open_checkpoint(folder), told(folder, budget_bytes=budget - 1)).mode is MAPPED
 
 
 def test_a_context_leaves_less_for_slabs(bare: Path) -> None:
@@ -126,14 +164,18 @@ def test_resident_experts_that_do_not_fit_are_told_and_not_loaded(bare: Path) ->
     assert part(response, "total") > 10_000_000
     assert response.options.experts_mode == model_pb2.EXPERTS_MODE_RESIDENT
     with pytest.raises(
-        ModelLoadFailed, match=r"resident it takes \d+ bytes of the 10000000 .* --experts slab has fewer"
+        ModelExceedsMemory, match=r"resident it takes \d+ bytes of the 10000000 .* --experts slab has fewer"
     ) as failure:
         expert_options(open_checkpoint(bare), told(bare, experts="resident", budget_bytes=10_000_000))
-    assert failure.value.metadata["option"] == "experts"
+    told_of = failure.value.metadata
+    assert (told_of["option"], told_of["budget_bytes"]) == ("experts", "10000000")
+    assert 10_000_000 < int(told_of["needed_bytes"]) <= part(response, "total")
 
 
 def test_slabs_are_refused_where_their_size_follows_from_what_there_is_not(bare: Path) -> None:
-    with pytest.raises(ModelLoadFailed, match=r"with its experts slab it takes \d+ bytes of the 10000000 for models$"):
+    with pytest.raises(
+        ModelExceedsMemory, match=r"with its experts slab it takes \d+ bytes of the 10000000 for models$"
+    ):
         expert_options(open_checkpoint(bare), told(bare, budget_bytes=10_000_000))
     settings = told(bare, experts="slab", expert_budget=8_000_000, budget_bytes=10_000_000)
     assert expert_options(open_checkpoint(bare), settings).budget_bytes == 8_000_000
@@ -143,11 +185,7 @@ def test_slabs_are_refused_where_their_size_follows_from_what_there_is_not(bare:
 @pytest.mark.parametrize("mode", ExpertsMode)
 def test_a_loaded_model_tells_how_its_experts_are_held(folder: Path, mode: ExpertsMode) -> None:
     settings = told(folder, experts=mode.value)
-    workload = make_workload(settings, lambda _: None)
-    loaded = workload.load(lambda _: None)
-    message, counts = loaded_message(loaded, 64, settings), workload.counts()
-    stats = stats_message("tiny", counts, 1)
-    workload.close()
+    loaded, message, stats = held(settings)
     assert message.experts == model_pb2.RoutedExperts(
         layers=2,
         experts_per_layer=64,

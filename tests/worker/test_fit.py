@@ -10,7 +10,6 @@ import pytest
 from google.protobuf import json_format
 from pomona.v1 import model_pb2
 
-from gateway import estimate as estimates
 from models.checkpoint.checkpoint import open_checkpoint
 from models.checkpoint.errors import CheckpointError
 from models.checkpoint.kv_scheme import KVScheme
@@ -157,10 +156,6 @@ def test_a_model_of_vectors_keeps_nothing_for_later_inputs(tmp_path: Path, task:
     assert part(text, "weights") - part(vectors, "weights") == (head if task == "embed" else 0)
     assert part(vectors, "prefix_cache") == 0
     assert part(vectors, "kv") == part(text, "kv") + 4 * 512 * part(text, "kv_token")
-
-
-def test_the_gateway_tells_what_decides_an_estimate() -> None:
-    assert (*estimates.TOLD, estimates.BUDGET) == (*fits.SETTINGS, fits.BUDGET)
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,10 @@ def test_experts_in_slabs_fit_where_resident_ones_do_not(bare: Path) -> None:
 
 
 @pytest.mark.skipif(not can_map(), reason="this install maps no files")
-def test_a_pack_is_named_first(tmp_path: Path) -> None:
+def test_slabs_are_named_before_a_pack(tmp_path: Path) -> None:
     folder = write_mixture(tmp_path / "model", LARGE)
     modes = [each.experts_mode for each in fitting(folder, RESIDENT, total(folder, RESIDENT) - 1)]
-    assert modes[:2] == [model_pb2.EXPERTS_MODE_MAPPED, SLAB]
+    assert modes[:2] == [SLAB, model_pb2.EXPERTS_MODE_MAPPED]
 
 
 def test_a_budget_that_is_too_large_is_told_the_largest_that_fits(bare: Path) -> None:

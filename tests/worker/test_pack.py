@@ -16,6 +16,7 @@ from models.experts.pack import PACK_FILE
 from models.experts.pack_builder import PackPlan
 from tests.models.experts.folders import packed, write, write_experts
 from worker import pack
+from worker.long_one_shot import Progress
 
 Answer = tuple[int, list[dict[str, Any]]]
 
@@ -118,7 +119,7 @@ def test_settings_that_mean_nothing_are_wrong_usage(folder: Path, run: Callable[
 
 def test_progress_is_told_a_few_times_a_second(capsys: pytest.CaptureFixture[str]) -> None:
     now_s = 0.0
-    progress = pack.Progress(lambda: now_s)
+    progress = Progress(lambda: now_s, "bytesDone", "bytesTotal")
     for done in range(65):
         now_s = done / 64
         progress("packing", done, 64)

@@ -111,7 +111,7 @@ class Adapters:
     @property
     def names(self) -> list[str]:
         """What a request may name."""
-        mounted = {mount.name for mount in self.mounts.all()}
+        mounted = {mount.name for mount in self.mounts.all() if mount.state is MountState.ACTIVE}
         return sorted(mounted.union(self.store.names()) if self._is_lazy else mounted)
 
     async def begin(self, bank: AdapterBank | None, desired: Sequence[LoadWish] = ()) -> None:
@@ -159,13 +159,14 @@ class Adapters:
         """
         self._mounted(name)
         try:
-            async with asyncio.timeout(wait_s), self._lock(name):
+            async with asyncio.timeout(wait_s) as limit, self._lock(name):
                 mount = self._mounted(name)
                 await self._leave_idle(mount)
+                limit.reschedule(None)
+                await self._finished(self._forget(mount))  # whoever loads it meanwhile waits: it is on its way out
         except TimeoutError:
             used = self.mounts.get(name)
             raise AdapterInUse(name, used.num_uses if used is not None else 0) from None
-        await self._finished(self._forget(mount))
         return mount, mount.nbytes
 
     async def lease(self, wanted: Sequence[WantedAdapter]) -> AdapterLease:
@@ -202,7 +203,8 @@ class Adapters:
                 self.mounts.use(mount)
                 return mount
             if name in self.failed:
-                raise self.failed[name]
+                # Without the frames of those who were told before, which it would keep.
+                raise self.failed[name].with_traceback(None)
             if not self._is_lazy or self.store.find(name) is None:
                 break
             with contextlib.suppress(AdapterConflict):  # somebody has mounted one of that name meanwhile
@@ -217,7 +219,7 @@ class Adapters:
 
     async def _load(self, wish: LoadWish, bank: AdapterBank) -> tuple[Mount, bool]:
         source = wish.source or wish.name
-        folder = self.store.find(source)
+        folder = await asyncio.to_thread(self.store.find, source)
         if folder is None:
             raise AdapterNotFound(source, self.store.names())
         async with self._lock(wish.name), self._readers:
@@ -229,6 +231,7 @@ class Adapters:
                 mounted = self.mounts.get(wish.name)
                 if mounted is not None and mounted.revision == adapter.revision:
                     mounted.pinned, mounted.source = wish.pinned, source
+                    self.mounts.renew(mounted)
                     return mounted, True
                 if mounted is not None and not wish.replace:
                     raise AdapterConflict(wish.name, mounted.revision)

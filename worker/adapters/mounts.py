@@ -175,11 +175,15 @@ class Mounts:
         """Take an `unload` back."""
         self._move(mount, MountState.ACTIVE)
 
-    def _touch(self, mount: Mount) -> None:
-        mount.last_used = self._now()
+    def renew(self, mount: Mount) -> None:
+        """Note that an adapter was asked for that is mounted: it goes no sooner than one that is mounted now."""
         if mount in self._order:
             del self._order[mount]
             self._order[mount] = None
+
+    def _touch(self, mount: Mount) -> None:
+        mount.last_used = self._now()
+        self.renew(mount)
 
     def _move(self, mount: Mount, state: MountState) -> None:
         facts = {"adapter": mount.name, "revision": mount.revision, "before": mount.state.value, "after": state.value}

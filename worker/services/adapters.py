@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -61,8 +62,9 @@ class AdapterService:
         self._check(request.model)
         if request.page_size < 0:
             raise InvalidField("page_size", "at least 0")
+        stored = await asyncio.to_thread(self.adapters.store.names)
         mounted = {mount.name: self._mounted(mount) for mount in self.adapters.mounts.all()}
-        others = {*self.adapters.store.names(), *self.adapters.loading, *self.adapters.failed} - set(mounted)
+        others = {*stored, *self.adapters.loading, *self.adapters.failed} - set(mounted)
         listed = {**mounted, **{name: self._other(name) for name in others}}
         # Names come in order, and each page begins behind the last name of the one before.
         names = [name for name in sorted(listed) if name > request.page_token]

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import threading
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,6 +15,7 @@ from tests.support.tiny_adapters import write_adapter
 from tests.worker.adapters.stage import ONE_BYTES, Stage, settled, staged
 from tests.worker.text_engines import drain, submit, tokens_of
 from worker.adapters.adapters import LoadWish
+from worker.adapters.mounts import MountState
 from worker.adapters.wanted import WantedAdapter
 from worker.errors import (
     AdapterCapacity,
@@ -172,12 +175,31 @@ async def test_unloading_waits_for_requests_up_to_its_limit(tmp_path: Path) -> N
         assert (await stage.generate(PROMPT, "a"))[0]
         unloading = asyncio.create_task(stage.adapters.unload("a", 10))
         await asyncio.sleep(0)
-        with pytest.raises(AdapterNotFound):
+        with pytest.raises(AdapterNotFound) as missing:
             await stage.adapters.lease([WantedAdapter("a")])
+        assert missing.value.metadata["available"] == ""
         assert not unloading.done()
         lease.end()
         mount, freed = await unloading
         assert (mount.name, freed, stage.bank.nbytes) == ("a", ONE_BYTES, 0)
+
+
+async def test_a_load_beside_an_unloading_mounts_it_anew(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.write("a", 1)
+        await stage.load("a")
+        may_go = threading.Event()
+        holding_up = asyncio.create_task(stage.engine.do(partial(may_go.wait, 10)))
+        await asyncio.sleep(0)
+        unloading = asyncio.create_task(stage.adapters.unload("a", 10))
+        await asyncio.sleep(0)
+        loading = asyncio.create_task(stage.adapters.load(LoadWish("a")))
+        await asyncio.sleep(0.1)  # it would have been read by now
+        may_go.set()
+        await asyncio.gather(holding_up, unloading)
+        mount, was_there = await loading
+        assert (was_there, mount.state) == (False, MountState.ACTIVE)
+        assert (await stage.generate(PROMPT, "a"))[0]
 
 
 async def test_an_unloading_that_is_given_up_leaves_the_adapter(tmp_path: Path) -> None:
@@ -193,6 +215,27 @@ async def test_an_unloading_that_is_given_up_leaves_the_adapter(tmp_path: Path) 
             assert (await stage.generate(PROMPT, "a"))[0]
 
 
+async def test_an_unloading_is_over_before_anything_else_happens_to_the_name(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.write("a", 1)
+        revision = await stage.load("a")
+        busy = threading.Event()
+        step = asyncio.create_task(stage.engine.do(partial(busy.wait, 10)))
+        await asyncio.sleep(0.01)
+        one, other = (asyncio.create_task(stage.adapters.unload("a", 10)) for _ in range(2))
+        loading = asyncio.create_task(stage.load("a"))
+        await asyncio.sleep(0.1)
+        one_waits, other_waits, load_waits = (not task.done() for task in (one, other, loading))
+        busy.set()
+        assert (one_waits, other_waits, load_waits) == (True, True, True)
+        with pytest.raises(AdapterNotFound):
+            await other
+        assert (await one)[1] == ONE_BYTES
+        assert await loading == revision
+        assert (await stage.generate(PROMPT, "a"))[0]
+        await step
+
+
 async def test_idle_unpinned_ones_make_room(tmp_path: Path) -> None:
     async with staged(tmp_path, max_bytes=2 * ONE_BYTES) as stage:
         for seed, name in enumerate("abcd"):
@@ -206,6 +249,15 @@ async def test_idle_unpinned_ones_make_room(tmp_path: Path) -> None:
         assert stage.bank.nbytes == 2 * ONE_BYTES
         await stage.load("d")
         assert [each.name for each in stage.adapters.mounts.all()] == ["a", "d"]
+
+
+async def test_one_that_is_loaded_again_goes_after_the_others(tmp_path: Path) -> None:
+    async with staged(tmp_path, max_bytes=2 * ONE_BYTES) as stage:
+        for seed, name in enumerate("abc"):
+            stage.write(name, seed)
+        for name in "abac":
+            await stage.load(name)
+        assert [each.name for each in stage.adapters.mounts.all()] == ["a", "c"]
 
 
 async def test_one_that_is_larger_than_all_room_is_not_read(tmp_path: Path) -> None:
@@ -261,8 +313,12 @@ async def test_what_should_be_there_from_the_start_is_or_says_why(tmp_path: Path
             "gone": AdapterNotFound,
             "b": AdapterIncompatible,
         }
-        with pytest.raises(AdapterIncompatible):
-            await stage.generate(PROMPT, "b")
+        depths: list[int] = []
+        for _ in range(3):
+            with pytest.raises(AdapterIncompatible) as refused:
+                await stage.generate(PROMPT, "b")
+            depths.append(len(refused.traceback))
+        assert depths == depths[:1] * 3  # it keeps nothing of the requests that were told
         await stage.load("b", source="a")
         assert "b" not in stage.adapters.failed
 
@@ -367,7 +423,8 @@ async def test_whatever_is_mounted_and_unmounted_each_request_says_what_it_says_
             assert stage.bank.nbytes <= 4 * ONE_BYTES
         await settled(stage.adapters)
         assert stage.adapters.mounts.nbytes == stage.bank.nbytes <= 3 * ONE_BYTES
-        assert len({revision for used, _, _ in found for revision, _ in used}) == 8
+        # Both contents of a name at least once; how many are met hangs on how fast the machine is.
+        assert len({revision for used, _, _ in found for revision, _ in used}) > len(NAMES)
         for mount in stage.adapters.mounts.all():
             await stage.adapters.unload(mount.name, 1)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from gateway.catalogue import is_name
-from gateway.section import GIB, MIB, Section, absolute
+from gateway.section import GIB, MIB, Bytes, Section, absolute
 
 
 def _name(text: str) -> str:
@@ -50,7 +50,7 @@ AdaptersFolder = Annotated[
     ),
 ]
 AdaptersBytes = Annotated[
-    int, Field(ge=MIB, le=1024 * GIB, description="Mounted adapters together, in bytes. Default: 256 MiB.")
+    Bytes, Field(ge=MIB, le=1024 * GIB, description="Mounted adapters together, in bytes. Default: 256 MiB.")
 ]
 LazyAdapters = Annotated[
     bool, Field(description="Whether a request mounts an adapter of the folder that it names. Default: false.")

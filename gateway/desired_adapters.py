@@ -5,13 +5,18 @@ It is kept of the model and not of its worker, so that it outlives every one of 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gateway.catalogue import CatalogueModel
     from gateway.model_status import ModelStatus
+
+# Of what a worker is told of its adapters, as JSON: all of its settings have to fit into a pipe.
+MAX_TOLD_BYTES = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,19 @@ class DesiredAdapter:
     def told(self) -> Mapping[str, Any]:
         """Return what a worker is told of it."""
         return {name: value for name, value in asdict(self).items() if value != ""}
+
+
+def latest(adapters: Sequence[DesiredAdapter]) -> list[DesiredAdapter]:
+    """Return those of some adapters that a worker can be told of, in their order.
+
+    Where they are too many, those go that go first where memory is short: of those not pinned the first, then of the
+    others.
+    """
+    newest_first = adapters[::-1]
+    last_to_go_first = [one for is_pinned in (True, False) for one in newest_first if one.pinned is is_pinned]
+    sizes = accumulate(len(json.dumps(dict(one.told()))) + len(", ") for one in last_to_go_first)
+    told = {one.adapter for one, size in zip(last_to_go_first, sizes, strict=True) if size <= MAX_TOLD_BYTES}
+    return [one for one in adapters if one.adapter in told]
 
 
 class DesiredAdapters:

@@ -5,7 +5,7 @@
     │                         SlowReader  ScopeMissing
     ├── ModelError            ModelNotFound  ModelLoading  ModelBackingOff  ModelFailed  ModelUnloading  ModelInUse
     │   │                     TaskNotSupported  AdapterNotFound
-    │   └── LoadError         ModelLoadFailed  CheckpointRejected  CheckpointCorrupt
+    │   └── LoadError         ModelLoadFailed  ModelExceedsMemory  CheckpointRejected  CheckpointCorrupt
     ├── WorkerError           WorkerDied  WorkerStalled  WorkerRestarting
     ├── CapacityError         QueueFull
     ├── PullError             RepositoryNotFound  RepositoryForbidden  HubUnreachable  DiskFull
@@ -164,6 +164,17 @@ class ModelLoadFailed(LoadError):
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     text = "The model {0.model} could not be loaded: {0.problem}"
+
+
+@dataclass(eq=False)
+class ModelExceedsMemory(LoadError):
+    """Raised when a model can never fit what models may take of this machine: `facts` have both, in bytes."""
+
+    model: str
+    problem: str
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    text = "The model {0.model} does not fit this machine: {0.problem}"
 
 
 @dataclass(eq=False)
@@ -376,7 +387,8 @@ class InternalError(GatewayError):
 
 def load_error(model: str, reason: str, problem: str, facts: Mapping[str, str]) -> LoadError:
     """Return the error for a failed load as its worker told it: a reason of the error table, a sentence, facts."""
-    kinds: dict[str, type[ModelLoadFailed | CheckpointRejected | CheckpointCorrupt]] = {
+    kinds: dict[str, type[ModelLoadFailed | ModelExceedsMemory | CheckpointRejected | CheckpointCorrupt]] = {
+        "MODEL_EXCEEDS_MEMORY": ModelExceedsMemory,
         "CHECKPOINT_REJECTED": CheckpointRejected,
         "CHECKPOINT_CORRUPT": CheckpointCorrupt,
     }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pomona.v1 import model_pb2
 
-from gateway.catalogue import Catalogue, CatalogueModel
+from gateway.catalogue import Catalogue, CatalogueModel, stamp_of
 from gateway.load_options import following
 from gateway.memory import MachineMemory, machine_memory
 from gateway.model_status import LoadOptions, ModelState, ModelStatus, WorkerPool
@@ -91,6 +92,9 @@ def add_room(
 class Estimator:
     """Estimates models of the catalogue.
 
+    What the headers said last of a model is kept until its files or what was asked change: whoever asks whether it fits
+    mostly loads it next, and a load asks once more.
+
     Attributes:
         catalogue: which models there are.
         workers: who has loaded which.
@@ -104,6 +108,9 @@ class Estimator:
     one_shot: OneShot
     settings: Callable[[CatalogueModel, LoadOptions], Mapping[str, Any]]
     memory: Callable[[], MachineMemory] = machine_memory
+    _last: dict[str, tuple[object, model_pb2.EstimateModelResponse]] = field(
+        default_factory=dict[str, tuple[object, model_pb2.EstimateModelResponse]]
+    )
 
     async def estimate(self, model: CatalogueModel, options: LoadOptions) -> model_pb2.EstimateModelResponse:
         """Return what loading a model would take; options that are None are those in effect, else the configured.
@@ -115,10 +122,20 @@ class Estimator:
         memory = self.memory()
         chosen = following(self.workers.state(model.name).options, options, model)
         told = told_settings(self.settings(model, chosen), memory.budget_bytes)
-        answer = model_pb2.EstimateModelResponse()
-        response = await self.one_shot.ask(model.name, model.checkpoint, told, answer)
+        response = await self._read(model, told)
         others = [_held(status) for status in self._loaded() if status.model != model.name]
         add_room(response, memory, _footprint(self.workers.state(model.name)), others)
+        return response
+
+    async def _read(self, model: CatalogueModel, told: Mapping[str, Any]) -> model_pb2.EstimateModelResponse:
+        """Return what the headers say, for the caller to change."""
+        asked = (model.checkpoint, await asyncio.to_thread(stamp_of, model.checkpoint), told)
+        known = self._last.get(model.name)
+        if known is None or known[0] != asked:
+            said = await self.one_shot.ask(model.name, model.checkpoint, told, model_pb2.EstimateModelResponse())
+            known = self._last[model.name] = (asked, said)
+        response = model_pb2.EstimateModelResponse()
+        response.CopyFrom(known[1])
         return response
 
     def _loaded(self) -> list[ModelStatus]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from pomona.v1 import model_pb2
 
 ExpertsWord = Literal["auto", "resident", "mapped", "slab"]
 """Where routed experts lie; `auto` leaves it to what fits."""
+EXPERTS_WORDS: tuple[ExpertsWord, ...] = get_args(ExpertsWord)
 # Whose memory a budget bounds.
 BUDGETED: frozenset[ExpertsWord] = frozenset({"auto", "slab"})
 MIN_BUDGET_BYTES, MAX_BUDGET_BYTES = 64 << 10, 1 << 50

@@ -90,7 +90,7 @@ class ModelSettings(Section):
     experts: Annotated[
         ExpertsWord,
         Field(
-            description="Where routed experts lie: `resident`, `mapped`, `slab` or `auto`, the first of them that fits."
+            description="Where routed experts lie: `resident`, `slab`, `mapped` or `auto`, the first of them that fits."
             " Default: auto."
         ),
     ] = "auto"

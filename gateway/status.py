@@ -216,6 +216,7 @@ ROWS: Mapping[type[errors.GatewayError], Row] = {
     errors.ModelNotFound: Row(StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", _not_found_facts, _model),
     errors.ModelLoading: Row(StatusCode.UNAVAILABLE, "MODEL_LOADING", _loading_facts, retry_s=2.0, pushback=False),
     errors.ModelLoadFailed: Row(StatusCode.FAILED_PRECONDITION, "MODEL_LOAD_FAILED", _load_facts, _precondition),
+    errors.ModelExceedsMemory: Row(StatusCode.FAILED_PRECONDITION, "MODEL_EXCEEDS_MEMORY", _load_facts, _precondition),
     errors.CheckpointRejected: Row(StatusCode.FAILED_PRECONDITION, "CHECKPOINT_REJECTED", _load_facts, _precondition),
     errors.CheckpointCorrupt: Row(StatusCode.FAILED_PRECONDITION, "CHECKPOINT_CORRUPT", _load_facts, _precondition),
     errors.ModelBackingOff: Row(StatusCode.UNAVAILABLE, "MODEL_BACKING_OFF", _named("model", "attempt")),

@@ -245,10 +245,8 @@ class Supervisor:
         is_active = report.state == ModelState.ACTIVE
         self._is_ready, was_ready = self._is_ready or is_active, self._is_ready
         self.stats = report.stats
-        running = report.stats.running_requests
-        beat = Beat(
-            self._is_ready, (load.phase, load.bytes_done), report.compute_ticks_total, running, report.step_tokens
-        )
+        ticks, running = report.compute_ticks_total, report.stats.running_requests
+        beat = Beat(self._is_ready, (load.phase, load.bytes_done, ticks), ticks, running, report.step_tokens)
         self._vitals.beat(beat, self._now())
         if report.state == ModelState.FAILED:
             said = report.failure

@@ -9,7 +9,7 @@ from pomona.v1 import model_pb2
 from structlog.typing import FilteringBoundLogger
 
 from gateway.catalogue import Catalogue, CatalogueModel
-from gateway.desired_adapters import DesiredAdapter, DesiredAdapters
+from gateway.desired_adapters import DesiredAdapter, DesiredAdapters, latest
 from gateway.lifecycle import Event
 from gateway.load_options import in_effect
 from gateway.memory import MachineMemory, machine_memory
@@ -58,7 +58,7 @@ class WorkerStarter:
     def start(self, model: str, options: LoadOptions, post: Callable[[Event], None]) -> Supervisor:
         """Start a worker for `model`; what happens to it goes to `post`."""
         entry = self.catalogue.resolve(model)
-        adapters = self.desired.of(entry).values()
+        adapters = self._adapters(entry)
         launch = Launch(
             model=model,
             command=self.command,
@@ -71,6 +71,15 @@ class WorkerStarter:
             stop_limits=self._stop_limits(),
         )
         return Supervisor(launch, post, self.log.bind(model=model), time.monotonic)
+
+    def _adapters(self, entry: CatalogueModel) -> list[DesiredAdapter]:
+        wanted = list(self.desired.of(entry).values())
+        told = latest(wanted)
+        if len(told) < len(wanted):
+            self.log.warning(
+                "adapters not mounted: too many are wanted", model=entry.name, left_out=len(wanted) - len(told)
+            )
+        return told
 
     def _vital_limits(self) -> VitalLimits:
         told = self.settings.supervision

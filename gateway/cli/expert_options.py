@@ -9,17 +9,17 @@ from pomona.v1 import model_pb2
 
 from gateway.byte_sizes import FORMS, byte_size
 from gateway.cli.failures import UsageError
-from gateway.experts import MAX_BUDGET_BYTES, MIN_BUDGET_BYTES, check_budget, experts_mode, experts_word
+from gateway.experts import EXPERTS_WORDS, MAX_BUDGET_BYTES, MIN_BUDGET_BYTES, check_budget, experts_mode, experts_word
 
 Experts = Annotated[
     str,
     typer.Option(
-        "--experts", metavar="MODE", help="Where routed experts lie: resident, mapped, slab or auto, what fits."
+        "--experts",
+        metavar="MODE",
+        help="Where routed experts lie: resident, slab, mapped or auto, the first that fits.",
     ),
 ]
 ExpertBudget = Annotated[str, typer.Option("--expert-budget", metavar="SIZE", help=f"Of their slabs: {FORMS}.")]
-
-_WORDS = ("resident", "mapped", "slab", "auto")
 
 
 def expert_options(experts: str, budget: str) -> model_pb2.LoadOptions:
@@ -30,8 +30,8 @@ def expert_options(experts: str, budget: str) -> model_pb2.LoadOptions:
     """
     options = model_pb2.LoadOptions()
     if experts:
-        if experts not in _WORDS:
-            raise UsageError(f"--experts must be one of {', '.join(_WORDS)}")
+        if experts not in EXPERTS_WORDS:
+            raise UsageError(f"--experts must be one of {', '.join(EXPERTS_WORDS)}")
         options.experts_mode = experts_mode(experts)
     if budget:
         options.expert_budget_bytes = _budget_bytes(budget)

@@ -1,34 +1,16 @@
 """`fuse`: a model and an adapter of it as one folder, to be served or passed on without the adapter."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gateway.cli import output
-from gateway.cli.failures import CliError, ServerError, SetupError, StatusFacts
-from gateway.cli.fit import is_path
+from gateway.cli import local_work, output
 from gateway.cli.fuse_progress import FuseDisplay
-from gateway.cli.gateway_failure import told
-from gateway.cli.hub_cache import hub_cache
-from gateway.cli.own_worker import has_worker, quiet_log, worker_command
-from gateway.cli.remove import NotCachedError
+from gateway.cli.local_model import local_folder
 from gateway.cli.verb import JsonFlag, verb
-from gateway.errors import GatewayError, load_error
-from gateway.fusing import FuseOrder, Fuser, FuseRefused
-from gateway.hub.cache import cached_models
-
-CODES = {
-    "OUTPUT_EXISTS": "ALREADY_EXISTS",
-    "DISK_FULL": "RESOURCE_EXHAUSTED",
-    "FUSE_BUSY": "ABORTED",
-    "FUSE_FAILED": "FAILED_PRECONDITION",
-    "FUSE_DIFFERS": "FAILED_PRECONDITION",
-    "ADAPTER_NOT_FOUND": "NOT_FOUND",
-    "ADAPTER_INCOMPATIBLE": "FAILED_PRECONDITION",
-}
+from gateway.watched_one_shot import FUSE
 
 
 @verb
@@ -65,47 +47,18 @@ def fuse(
     "skippedTensors", "effect", "difference", "comparedTokens",
     "agreeingTokens"}}, or {"error": ...}.
     """
-    if not has_worker():
-        raise SetupError("this install has no worker to do it: pip install 'pomona[worker]'")
-    order = FuseOrder(model, _folder(model), adapter.expanduser().absolute(), out.expanduser().absolute(), pack)
-    display = FuseDisplay(model, as_json=as_json)
-    try:
-        asyncio.run(Fuser(worker_command("fuse"), quiet_log()).run(order, display.take))
-    except FuseRefused as refused:
-        raise _told(model, refused) from refused
-    except GatewayError as error:
-        raise told(error) from error
-    except KeyboardInterrupt:
-        output.notice("nothing unfinished is left")
-        raise
-    finally:
-        display.close()
+    local_work.check_worker()
+    folder = local_folder(model, f"pomona fuse ./{model} ADAPTER OUT")
+    settings = {
+        "adapter": str(adapter.expanduser().absolute()),
+        "output": str(out.expanduser().absolute()),
+        "packs_again": pack,
+    }
+    fused = local_work.do(FUSE, folder, settings, FuseDisplay(model, as_json=as_json))
     if as_json:
-        output.emit({"fused": display.fused})
+        output.emit({"fused": fused})
     else:
-        output.line(_verdict(model, display.fused))
-
-
-def _folder(text: str) -> Path:
-    """Return the folder of a model of this machine.
-
-    Raises:
-        NotCachedError: none is in the hub's cache under this name.
-    """
-    if is_path(text):
-        return Path(text).expanduser().absolute()
-    cached = {one.name: one.checkpoint for one in cached_models(hub_cache())}
-    if text not in cached:
-        if Path(text).exists():
-            output.notice(f"{text} is here too: pomona fuse ./{text} ADAPTER OUT")
-        raise NotCachedError(text, list(cached))
-    return cached[text]
-
-
-def _told(model: str, refused: FuseRefused) -> CliError:
-    if refused.reason in CODES:
-        return ServerError(StatusFacts(CODES[refused.reason], str(refused), refused.reason, dict(refused.metadata)))
-    return told(load_error(model, refused.reason, f"{refused}.", refused.metadata))
+        output.line(_verdict(model, fused))
 
 
 def _verdict(model: str, fused: Mapping[str, Any]) -> str:

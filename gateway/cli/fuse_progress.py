@@ -6,7 +6,7 @@ from typing import Any
 from pomona.v1 import model_pb2
 
 from gateway.cli import output
-from gateway.cli.progress import Display, display
+from gateway.cli.local_work import WorkDisplay
 
 PHASE_WORDS = {
     "fusing": "writing weights",
@@ -17,55 +17,27 @@ PHASE_WORDS = {
 IN_BYTES = "fusing"
 
 
-class FuseDisplay:
-    """Shows what is said of a fusing.
-
-    Args:
-        name: of the model.
-        as_json: print an object on standard output for each message but the last.
-
-    Attributes:
-        fused: facts of the last message.
-    """
+class FuseDisplay(WorkDisplay):
+    """Shows what is said of a fusing; see `WorkDisplay`."""
 
     def __init__(self, name: str, *, as_json: bool) -> None:
-        self.fused: Mapping[str, Any] = {}
-        self._name = name
-        self._as_json = as_json
-        self._shown: Display | None = None
+        super().__init__(name, "fused", as_json=as_json)
 
-    def take(self, what: str, facts: Mapping[str, Any]) -> None:
-        """Take a message: `plan`, `progress` or `fused`."""
-        if what == "fused":
-            self.fused = facts
-        elif self._as_json:
-            output.emit({what: facts})
-        elif what == "plan":
-            self._tell(facts)
-        else:
-            self._show(facts)
-
-    def close(self) -> None:
-        """Show nothing more."""
-        if self._shown is not None:
-            self._shown.close()
-            self._shown = None
-
-    def _tell(self, plan: Mapping[str, Any]) -> None:
-        needed, free = (output.bytes_text(int(plan[key])) for key in ("neededBytes", "freeBytes"))
-        count = output.counted(int(plan["layers"]), "layer")
-        output.notice(f"{self._name}: {count} changed; the folder needs {needed} of the disk, where {free} are free")
-        unpacked, packed = int(plan["unpackedLayers"]), int(plan["packedLayers"])
+    def tell(self, what: str, facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - nothing but the plan is told
+        """Say what will be written, and what becomes of packed layers."""
+        needed, free = (output.bytes_text(int(facts[key])) for key in ("neededBytes", "freeBytes"))
+        count = output.counted(int(facts["layers"]), "layer")
+        output.notice(f"{self.name}: {count} changed; the folder needs {needed} of the disk, where {free} are free")
+        unpacked, packed = int(facts["unpackedLayers"]), int(facts["packedLayers"])
         if unpacked:
-            output.notice(f"{self._name}: {output.counted(unpacked, 'packed layer')} kept as floats, which is larger")
+            output.notice(f"{self.name}: {output.counted(unpacked, 'packed layer')} kept as floats, which is larger")
         if packed:
-            output.notice(f"{self._name}: {output.counted(packed, 'layer')} packed again, which loses some of it")
+            output.notice(f"{self.name}: {output.counted(packed, 'layer')} packed again, which loses some of it")
 
-    def _show(self, facts: Mapping[str, Any]) -> None:
-        if self._shown is None:
-            self._shown = display(self._name)
+    def progress(self, facts: Mapping[str, Any]) -> model_pb2.LoadProgress:
+        """See `WorkDisplay.progress`."""
         phase = str(facts["phase"])
-        progress = model_pb2.LoadProgress(phase=PHASE_WORDS.get(phase, phase))
+        shown = model_pb2.LoadProgress(phase=PHASE_WORDS.get(phase, phase))
         if phase == IN_BYTES:
-            progress.bytes_done, progress.bytes_total = int(facts["done"]), int(facts["total"])
-        self._shown.update(model_pb2.Model(state=model_pb2.MODEL_STATE_LOADING, load_progress=progress))
+            shown.bytes_done, shown.bytes_total = int(facts["done"]), int(facts["total"])
+        return shown

@@ -1,35 +1,18 @@
 """`pack-experts`: the routed experts of a model in one file beside it, from which they can be mapped or read fast."""
 
-import asyncio
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from gateway.cli import output
-from gateway.cli.failures import CliError, SetupError, StatusFacts, UsageError
-from gateway.cli.fit import is_path
-from gateway.cli.gateway_failure import told
-from gateway.cli.hub_cache import hub_cache
-from gateway.cli.own_worker import has_worker, quiet_log, worker_command
+from gateway.cli import local_work, output
+from gateway.cli.failures import UsageError
+from gateway.cli.local_model import local_folder
 from gateway.cli.pack_progress import PackDisplay
-from gateway.cli.remove import NotCachedError
 from gateway.cli.verb import JsonFlag, verb
-from gateway.errors import GatewayError, load_error
-from gateway.hub.cache import cached_models
-from gateway.packing import Action, Packer, PackRefused
+from gateway.watched_one_shot import PACK
 
-CODES = {"DISK_FULL": "FAILED_PRECONDITION", "PACK_BUSY": "ABORTED", "PACK_FAILED": "FAILED_PRECONDITION"}
-
-
-class PackError(CliError):
-    """Raised when a pack cannot be written; what was there before is still there."""
-
-    def __init__(self, refused: PackRefused) -> None:
-        self.code = CODES[refused.reason]
-        self.reason = refused.reason
-        super().__init__(StatusFacts(self.code, str(refused), self.reason).line())
+Action = Literal["build", "rebuild", "check", "remove"]
 
 
 @verb
@@ -48,8 +31,8 @@ def pack_experts(
     MODEL is a name in the hub's cache of this machine. What begins with "/",
     "." or "~" is a folder instead: pomona pack-experts ./my-model
 
-    A mixture-of-experts model larger than memory is served from its pack: its
-    experts are mapped, and read as they are needed. The pack is experts.pack
+    A mixture-of-experts model larger than memory is served from its pack:
+    slabs are filled from it, or its pages are mapped. The pack is experts.pack
     in the model's folder, about as large as its experts, and gone when the
     model is removed. How much of the disk that takes is said first, and where
     that is not free nothing is written.
@@ -67,48 +50,14 @@ def pack_experts(
     """
     if force + check + remove > 1:
         raise UsageError("--force, --check and --remove exclude each other")
-    if not has_worker():
-        raise SetupError("this install has no worker to read it: pip install 'pomona[worker]'")
+    local_work.check_worker()
     action: Action = "rebuild" if force else "check" if check else "remove" if remove else "build"
-    folder = _folder(model)
-    display = PackDisplay(model, as_json=as_json)
-    try:
-        asyncio.run(Packer(worker_command("pack"), quiet_log()).run(model, folder, action, display.take))
-    except PackRefused as refused:
-        raise _told(model, refused) from refused
-    except GatewayError as error:
-        raise told(error) from error
-    except KeyboardInterrupt:
-        output.notice("nothing unfinished is left")
-        raise
-    finally:
-        display.close()
+    folder = local_folder(model, f"pomona pack-experts ./{model}")
+    pack = local_work.do(PACK, folder, {"action": action}, PackDisplay(model, as_json=as_json))
     if as_json:
-        output.emit({"pack": display.pack})
+        output.emit({"pack": pack})
     else:
-        output.line(_verdict(model, action, display.pack))
-
-
-def _folder(text: str) -> Path:
-    """Return the folder of a model of this machine.
-
-    Raises:
-        NotCachedError: none is in the hub's cache under this name.
-    """
-    if is_path(text):
-        return Path(text).expanduser().absolute()
-    cached = {one.name: one.checkpoint for one in cached_models(hub_cache())}
-    if text not in cached:
-        if Path(text).exists():
-            output.notice(f"{text} is here too: pomona pack-experts ./{text}")
-        raise NotCachedError(text, list(cached))
-    return cached[text]
-
-
-def _told(model: str, refused: PackRefused) -> CliError:
-    if refused.reason in CODES:
-        return PackError(refused)
-    return told(load_error(model, refused.reason, f"{refused}.", refused.metadata))
+        output.line(_verdict(model, action, pack))
 
 
 def _verdict(model: str, action: Action, pack: Mapping[str, Any]) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 from pomona.v1 import model_pb2
 
 from gateway.cli import output
-from gateway.cli.progress import Display, Meter, display
+from gateway.cli.local_work import WorkDisplay
+from gateway.cli.progress import Meter
 
 PHASE_WORDS = {
     "checking": "looking at the weight files",
@@ -16,69 +17,42 @@ PHASE_WORDS = {
 }
 
 
-class PackDisplay:
-    """Shows what is said of a packing.
-
-    Args:
-        name: of the model.
-        as_json: print an object on standard output for each message but the last.
-
-    Attributes:
-        pack: facts of the last message.
-    """
+class PackDisplay(WorkDisplay):
+    """Shows what is said of a packing; see `WorkDisplay`."""
 
     def __init__(self, name: str, *, as_json: bool) -> None:
-        self.pack: Mapping[str, Any] = {}
-        self._name = name
-        self._as_json = as_json
+        super().__init__(name, "pack", as_json=as_json)
         self._meter = Meter()
-        self._shown: Display | None = None
         self._plan: Mapping[str, Any] | None = None
 
-    def take(self, what: str, facts: Mapping[str, Any]) -> None:
-        """Take a message: `plan`, `stale`, `progress` or `pack`."""
-        if what == "pack":
-            self.pack = facts
-        elif self._as_json:
-            output.emit({what: {**facts, "bytesPerSecond": self._rate(facts)} if what == "progress" else facts})
-        elif what == "plan":
-            self._plan = facts
-        elif what == "stale":
-            output.notice(f"{self._name}: {facts['why']}; it is made anew")
+    def facts_for_programs(self, what: str, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return them, of progress with its rate."""
+        return {**facts, "bytesPerSecond": self._rate(facts)} if what == "progress" else facts
+
+    def tell(self, what: str, facts: Mapping[str, Any]) -> None:
+        """Say why a pack that is there does not do; a plan is told once something is written."""
+        if what == "stale":
+            output.notice(f"{self.name}: {facts['why']}; it is made anew")
         else:
-            self._tell_plan()
-            self._show(facts)
+            self._plan = facts
 
-    def close(self) -> None:
-        """Show nothing more."""
-        if self._shown is not None:
-            self._shown.close()
-            self._shown = None
-
-    def _tell_plan(self) -> None:
+    def before_progress(self) -> None:
         """Say what will be written, now that something is: where a pack is kept, nothing is."""
         if self._plan is not None:
             needed, free = (output.bytes_text(int(self._plan[key])) for key in ("neededBytes", "freeBytes"))
             count = output.counted(int(self._plan["tensors"]), "tensor")
             output.notice(
-                f"{self._name}: {count} of experts; the pack needs {needed} of the disk, where {free} are free"
+                f"{self.name}: {count} of experts; the pack needs {needed} of the disk, where {free} are free"
             )
             self._plan = None
 
-    def _show(self, facts: Mapping[str, Any]) -> None:
-        if self._shown is None:
-            self._shown = display(self._name)
-        self._shown.update(_as_load(facts))
+    def progress(self, facts: Mapping[str, Any]) -> model_pb2.LoadProgress:
+        """See `WorkDisplay.progress`."""
+        phase = str(facts["phase"])
+        done, total = int(facts["bytesDone"]), int(facts["bytesTotal"])
+        return model_pb2.LoadProgress(phase=PHASE_WORDS.get(phase, phase), bytes_done=done, bytes_total=total)
 
     def _rate(self, facts: Mapping[str, Any]) -> int | None:
-        reading = self._meter.read(_as_load(facts))
+        loading = model_pb2.Model(state=model_pb2.MODEL_STATE_LOADING, load_progress=self.progress(facts))
+        reading = self._meter.read(loading)
         return None if reading is None or reading.bytes_per_second is None else round(reading.bytes_per_second)
-
-
-def _as_load(facts: Mapping[str, Any]) -> model_pb2.Model:
-    """Return the model that would show the same progress while it loads."""
-    phase = str(facts["phase"])
-    progress = model_pb2.LoadProgress(
-        phase=PHASE_WORDS.get(phase, phase), bytes_done=int(facts["bytesDone"]), bytes_total=int(facts["bytesTotal"])
-    )
-    return model_pb2.Model(state=model_pb2.MODEL_STATE_LOADING, load_progress=progress)

@@ -27,9 +27,8 @@ def test_baseline_for_breaking_changes_is_there() -> None:
 def test_reasons_of_the_command_line_are_told_beside_the_table() -> None:
     sources = [file.read_text() for file in (ROOT / "gateway" / "cli").glob("*.py")]
     found = {each for text in sources for each in re.findall(r"reason ?= ?\"([A-Z_]+)\"", text)}
-    (codes,) = re.findall(
-        r"^CODES = (\{.*\})$", (ROOT / "gateway" / "cli" / "pack_experts.py").read_text(), re.MULTILINE
-    )
+    work = (ROOT / "gateway" / "cli" / "local_work.py").read_text()
+    (codes,) = re.findall(r"^CODES = (\{.*?^\})$", work, re.MULTILINE | re.DOTALL)
     found |= set(re.findall(r"\"([A-Z_]+)\":", codes)) | {"NOT_CONNECTED"}
     told = set(re.findall(r"`([A-Z_]+)`", TABLE.read_text()))
     assert found - told - set(reasons_of_table()) == set()

@@ -1,10 +1,12 @@
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gateway.catalogue import CatalogueModel
-from gateway.desired_adapters import DesiredAdapter, DesiredAdapters
+from gateway.desired_adapters import MAX_TOLD_BYTES, DesiredAdapter, DesiredAdapters, latest
 from gateway.model_status import ModelStatus
+from gateway.process import MAX_SETTINGS_BYTES
 from tests.support.waiting import eventually
 
 MODEL = CatalogueModel(
@@ -44,6 +46,23 @@ def test_models_do_not_mix() -> None:
     desired.load("other", DesiredAdapter("c"))
     desired.unload("other", "a")
     assert names(desired) == ["b", "a"]
+
+
+def test_a_worker_is_told_of_as_many_as_it_can_be_told_of() -> None:
+    desired = DesiredAdapters()
+    for number in range(200):
+        desired.load("m", DesiredAdapter(f"{number}-{'n' * 100}", pinned=number == 3, revision="0" * 64))
+    wanted = latest(list(desired.of(MODEL).values()))
+    names_told = [one.adapter for one in wanted]
+    assert names_told[:2] == ["b", f"3-{'n' * 100}"]
+    assert [name.partition("-")[0] for name in names_told[2:]] == [str(n) for n in range(202 - len(wanted), 200)]
+    told = len(json.dumps([dict(one.told()) for one in wanted]))
+    assert MAX_TOLD_BYTES - 250 < told <= MAX_TOLD_BYTES < MAX_SETTINGS_BYTES
+    for number in range(200):
+        desired.load("m", DesiredAdapter(f"{number}-{'n' * 100}", pinned=True, revision="0" * 64))
+    wanted = latest(list(desired.of(MODEL).values()))
+    assert wanted[-1].adapter == f"199-{'n' * 100}"
+    assert all(one.pinned for one in wanted)
 
 
 async def test_a_model_that_goes_takes_what_was_asked_with_it() -> None:

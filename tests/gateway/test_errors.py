@@ -35,6 +35,9 @@ SAMPLES: list[GatewayError] = [
     errors.ModelNotFound(MODEL, ("a", "b")),
     errors.ModelLoading(MODEL, LoadProgress("weights", 5, 10)),
     errors.ModelLoadFailed(MODEL, "its worker did not say why."),
+    errors.ModelExceedsMemory(
+        MODEL, "it takes 2 bytes of the 1 for models.", {"needed_bytes": "2", "budget_bytes": "1"}
+    ),
     errors.CheckpointRejected(MODEL, "config.json has no hidden_size.", {"file": "config.json", "key": "hidden_size"}),
     errors.CheckpointCorrupt(MODEL, "model.safetensors is too short.", {"file": "model.safetensors"}),
     errors.ModelBackingOff(MODEL, 3, 1.25),
@@ -171,6 +174,7 @@ def test_a_failure_value_says_what_the_status_says() -> None:
         ("CHECKPOINT_REJECTED", errors.CheckpointRejected),
         ("CHECKPOINT_CORRUPT", errors.CheckpointCorrupt),
         ("MODEL_LOAD_FAILED", errors.ModelLoadFailed),
+        ("MODEL_EXCEEDS_MEMORY", errors.ModelExceedsMemory),
         ("SOMETHING_ELSE", errors.ModelLoadFailed),
     ],
 )

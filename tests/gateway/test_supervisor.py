@@ -230,10 +230,11 @@ async def test_a_load_that_stands_still_is_given_up(nursery: Nursery, load: str)
     assert not is_alive(worker.pid)
 
 
-async def test_a_load_that_moves_outlives_the_stall_limit(nursery: Nursery) -> None:
+@pytest.mark.parametrize("moves", ["reports", "errands"])
+async def test_a_load_that_moves_outlives_the_stall_limit(nursery: Nursery, moves: str) -> None:
     limits = VitalLimits(heartbeat_s=0.05, load_stall_s=3.0, lost_after=1000)
     clock = LateClock()
-    worker = nursery.start({"reports": 35, "pause_s": 0.1}, limits, now=clock)
+    worker = nursery.start({moves: 35, "pause_s": 0.1}, limits, now=clock)
     await worker.wait_for(Progressed)
     clock.run()
     await worker.wait_for(Ready)

@@ -91,6 +91,16 @@ async def test_a_worker_is_told_which_adapters_to_begin_with(tmp_path: Path) -> 
     ]
 
 
+async def test_more_adapters_than_a_worker_can_be_told_of_do_not_keep_it_from_starting(tmp_path: Path) -> None:
+    desired = DesiredAdapters()
+    for index in range(200):
+        desired.load("m", DesiredAdapter(f"organisation/adapter-{index}", pinned=index == 3, revision="0" * 64))
+    settings = await told(tmp_path, LoadOptions(), desired=desired, adapters_folder=tmp_path)
+    names = [one["adapter"] for one in settings["adapters"]]
+    assert (names[0], names[-1]) == ("organisation/adapter-3", "organisation/adapter-199")
+    assert 40 < len(names) < 80
+
+
 @pytest.mark.parametrize(
     ("options", "told_of_experts"),
     [

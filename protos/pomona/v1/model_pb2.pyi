@@ -68,7 +68,9 @@ class _ExpertsModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExpertsMo
     EXPERTS_MODE_SLAB: _ExpertsMode.ValueType  # 3
     """As many as a budget holds; others are read when they are needed."""
     EXPERTS_MODE_AUTO: _ExpertsMode.ValueType  # 4
-    """What fits: RESIDENT, else MAPPED where a pack lies beside the checkpoint and no budget is set, else SLAB. A loaded model tells which it is."""
+    """What fits: RESIDENT, else SLAB where the budget or what is left is enough for a step, else MAPPED where a pack lies beside the checkpoint. A
+    loaded model tells which it is.
+    """
 
 class ExpertsMode(_ExpertsMode, metaclass=_ExpertsModeEnumTypeWrapper): ...
 
@@ -80,7 +82,9 @@ EXPERTS_MODE_MAPPED: ExpertsMode.ValueType  # 2
 EXPERTS_MODE_SLAB: ExpertsMode.ValueType  # 3
 """As many as a budget holds; others are read when they are needed."""
 EXPERTS_MODE_AUTO: ExpertsMode.ValueType  # 4
-"""What fits: RESIDENT, else MAPPED where a pack lies beside the checkpoint and no budget is set, else SLAB. A loaded model tells which it is."""
+"""What fits: RESIDENT, else SLAB where the budget or what is left is enough for a step, else MAPPED where a pack lies beside the checkpoint. A
+loaded model tells which it is.
+"""
 Global___ExpertsMode: _TypeAlias = ExpertsMode  # noqa: Y015
 
 class _AdapterState:

@@ -37,7 +37,7 @@ class ServerServiceStub:
     """Version, schema revision, device, limits."""
     GetStats: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetStatsRequest, _server_pb2.GetStatsResponse]
     """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
-    Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, expert_slab_bytes and mapped_expert_bytes.
+    Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes, expert_slab_bytes and mapped_expert_bytes.
     """
     WatchStats: _grpc.UnaryStreamMultiCallable[_server_pb2.WatchStatsRequest, _server_pb2.WatchStatsResponse]
     """The same, pushed. Not built yet."""
@@ -51,7 +51,7 @@ class ServerServiceAsyncStub(ServerServiceStub):
     """Version, schema revision, device, limits."""
     GetStats: _aio.UnaryUnaryMultiCallable[_server_pb2.GetStatsRequest, _server_pb2.GetStatsResponse]  # type: ignore[assignment]
     """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
-    Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, expert_slab_bytes and mapped_expert_bytes.
+    Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes, expert_slab_bytes and mapped_expert_bytes.
     """
     WatchStats: _aio.UnaryStreamMultiCallable[_server_pb2.WatchStatsRequest, _server_pb2.WatchStatsResponse]  # type: ignore[assignment]
     """The same, pushed. Not built yet."""
@@ -74,7 +74,7 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.GetStatsResponse, _abc.Awaitable[_server_pb2.GetStatsResponse]]:
         """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
-        Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, expert_slab_bytes and mapped_expert_bytes.
+        Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes, expert_slab_bytes and mapped_expert_bytes.
         """
 
     @_abc_1.abstractmethod

@@ -212,7 +212,7 @@ def test_a_budget_is_given_in_bytes_or_units(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--experts", "some"), "--experts must be one of resident, mapped, slab, auto"),
+        (("--experts", "some"), "--experts must be one of auto, resident, mapped, slab"),
         (("--expert-budget", "much"), "--expert-budget: much is no size"),
         (("--expert-budget", "1k"), "--expert-budget: 1k is not within 64KiB to 1024TiB"),
         (("--experts", "mapped", "--expert-budget", "1G"), "--expert-budget bounds slabs, and the experts are mapped"),

@@ -163,6 +163,19 @@ async def test_experts_that_cannot_lie_so_are_refused_before_a_worker_has_to_go(
     assert (failure.reason, failure.metadata["option"]) == ("MODEL_LOAD_FAILED", "expert_budget")
 
 
+async def test_headers_that_were_just_estimated_are_not_read_again_for_the_load(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    count = f"print('{{}}', file=open({str(runs)!r}, 'a')); print('{{}}')"
+    async with control_plane(tmp_path, describe=of_experts, fit=count) as plane:
+        await plane.models.EstimateModel(model_pb2.EstimateModelRequest(model="model-a", options=SLABS), timeout=10)
+        request = model_pb2.LoadModelRequest(model="model-a", options=SLABS, return_immediately=True)
+        await plane.models.LoadModel(request, timeout=10)
+        assert runs.read_text().count("{}") == 1
+        other = model_pb2.LoadOptions(experts_mode=model_pb2.EXPERTS_MODE_MAPPED)
+        await plane.models.EstimateModel(model_pb2.EstimateModelRequest(model="model-a", options=other), timeout=10)
+        assert runs.read_text().count("{}") == 2
+
+
 @pytest.mark.parametrize(
     "options",
     [model_pb2.LoadOptions(context_tokens=1024), model_pb2.LoadOptions(experts_mode=model_pb2.EXPERTS_MODE_AUTO)],

@@ -1,4 +1,4 @@
-"""A packing that is watched: what is taken of what it says, and how it ends."""
+"""Work that is watched: what is taken of what is said of it, and how it ends."""
 
 import asyncio
 import io
@@ -12,21 +12,23 @@ import pytest
 
 from gateway.errors import ModelLoadFailed
 from gateway.logs import LogRing, make_log
-from gateway.packing import Packer, PackRefused
 from gateway.process import Command
+from gateway.watched_one_shot import FUSE, PACK, OneShotRefused, WatchedOneShot, Work
 
 LOG = make_log(LogRing(8), "error", "console", io.StringIO())
 Heard = list[tuple[str, Mapping[str, Any]]]
 
 
-def packer(code: str, **limits: Any) -> Packer:
+def watched(code: str, work: Work = PACK, **limits: Any) -> WatchedOneShot:
     """Return what runs a script in place of a worker."""
-    return Packer(Command((sys.executable, "-P", "-c", code), dict(os.environ)), LOG, **limits)
+    return WatchedOneShot(work, Command((sys.executable, "-P", "-c", code), dict(os.environ)), LOG, **limits)
 
 
 async def heard(code: str, folder: Path = Path("/folder"), **limits: Any) -> Heard:
     messages: Heard = []
-    await packer(code, **limits).run("moe", folder, "build", lambda what, facts: messages.append((what, facts)))
+    await watched(code, **limits).run(
+        "moe", folder, {"action": "build"}, lambda what, facts: messages.append((what, facts))
+    )
     return messages
 
 
@@ -38,28 +40,34 @@ async def test_all_that_is_said_is_passed_on() -> None:
     assert await heard(code) == [("plan", {"a": 1}), ("progress", {"b": 2}), ("pack", {"argv": 3})]
 
 
-async def test_the_folder_and_the_action_are_told() -> None:
+async def test_the_folder_and_the_settings_are_told() -> None:
     messages = await heard("import json, sys; print(json.dumps({'pack': {'argv': sys.argv[1:]}}))")
     assert messages == [("pack", {"argv": ["/folder", '{"action": "build"}']})]
 
 
 async def test_a_refusal_is_raised_with_its_facts() -> None:
     code = 'print(\'{"reason": "DISK_FULL", "message": "no room", "metadata": {"freeBytes": 7}}\'); raise SystemExit(3)'
-    with pytest.raises(PackRefused, match="no room") as caught:
+    with pytest.raises(OneShotRefused, match="no room") as caught:
         await heard(code)
     assert (caught.value.reason, caught.value.metadata) == ("DISK_FULL", {"freeBytes": "7"})
 
 
+@pytest.mark.parametrize("work", [PACK, FUSE], ids=lambda work: work.verb)
 @pytest.mark.parametrize("code", ["raise SystemExit(1)", "print('{\"plan\": {}}')", "import os; os.abort()"])
-async def test_an_end_without_a_word_is_a_failure(code: str) -> None:
-    with pytest.raises(ModelLoadFailed, match="could not be packed"):
-        await heard(code)
+async def test_an_end_without_a_word_is_a_failure(code: str, work: Work) -> None:
+    with pytest.raises(ModelLoadFailed, match=f"did not {work.deed}, and did not say why"):
+        await watched(code, work).run("moe", Path("/folder"), {}, lambda *_: None)
+
+
+async def test_the_last_message_is_the_work_s_own() -> None:
+    with pytest.raises(ModelLoadFailed):
+        await watched("print('{\"pack\": {}}')", FUSE).run("moe", Path("/folder"), {}, lambda *_: None)
 
 
 async def test_a_program_that_is_not_there_is_a_failure() -> None:
-    absent = Packer(Command(("/absent/program",), {}), LOG)
+    absent = WatchedOneShot(PACK, Command(("/absent/program",), {}), LOG)
     with pytest.raises(ModelLoadFailed, match="no process could be started"):
-        await absent.run("moe", Path("/folder"), "build", lambda *_: None)
+        await absent.run("moe", Path("/folder"), {}, lambda *_: None)
 
 
 async def test_to_cancel_asks_it_to_end(tmp_path: Path) -> None:
@@ -69,7 +77,7 @@ async def test_to_cancel_asks_it_to_end(tmp_path: Path) -> None:
         "signal.signal(signal.SIGTERM, end); print('{\"plan\": {}}', flush=True); time.sleep(60)"
     )
     begun = asyncio.Event()
-    running = asyncio.create_task(packer(code).run("moe", tmp_path, "build", lambda *_: begun.set()))
+    running = asyncio.create_task(watched(code).run("moe", tmp_path, {}, lambda *_: begun.set()))
     await asyncio.wait_for(begun.wait(), 30)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,8 +1,9 @@
 """A mixture several times larger than its memory: experts mapped from a pack beside experts read into a slab.
 
 A Qwen3-MoE of random 4-bit weights (`bench.mixture_folder`, 6 GB) answers the same prompts in memory cgroups of three
-sizes. Each run begins cold: the system has forgotten the files, which mincore confirms. What every run writes is
-compared with what the model writes when all of it is in memory. With `resident` in a cage, the load must be refused.
+sizes. Each run begins cold: the system has forgotten the files, which mincore confirms, and the worker which experts
+earlier runs needed. What every run writes is compared with what the model writes when all of it is in memory. With
+`resident` in a cage, the load must be refused.
 
 A slab's budget is what the cage leaves beside the rest of the worker, so both ways have the same memory in all.
 """
@@ -39,6 +40,7 @@ from bench.load.plan import Job
 from bench.load.prompts import prompts_of
 from tests.support.pages import forget, pages_in_memory
 from tests.support.served import served
+from worker.expert_loading import USAGE_FILE
 
 GB = 1_000_000_000
 MB = 1_000_000
@@ -151,6 +153,7 @@ def _caged_runs(limits: Sequence[float]) -> Iterator[Run]:
 
 def measure(folder: Path, run: Run, jobs: Sequence[Job], arguments: argparse.Namespace) -> Run:
     """Serve a checkpoint in one way, and put the prompts on it, one after the other, round by round."""
+    (folder / USAGE_FILE).unlink(missing_ok=True)
     for file in _files(folder):
         forget(file)
     pages = [page for file in _files(folder) for page in pages_in_memory(file)]

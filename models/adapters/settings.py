@@ -133,7 +133,7 @@ def _read_peft(keys: Mapping[str, Any], file: str) -> AdapterSettings:
 
 
 def _number(section: Mapping[str, Any], key: str, file: str, *, default: float) -> float:
-    """Return a number that float32 holds, but not 0, by which nothing is added; `default` where it is absent or null."""
+    """Return a number that float32 holds, and not 0, which adds nothing; `default` where it is absent or null."""
     value = section.get(key)
     if value is None:
         return default

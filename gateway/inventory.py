@@ -21,7 +21,8 @@ from gateway.desired_adapters import DesiredAdapter
 from gateway.errors import InvalidField, ModelNotFound, Violation
 from gateway.hub.cache import CachedModel, cached_models
 from gateway.model_status import LoadOptions, WorkerPool
-from gateway.settings import ModelSettings, Settings, SettingsError
+from gateway.sections.model import ModelSettings
+from gateway.settings import Settings, SettingsError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,25 +14,29 @@ from functools import partial
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
 from pomona.v1 import embedding_pb2, generation_pb2, model_pb2, server_pb2, transcription_pb2
-from structlog.typing import FilteringBoundLogger
 
 from gateway import health
 from gateway.address import Address, ListenError, parse_address
-from gateway.admission import Admission, AdmissionLimits
-from gateway.back_off import BackOffLimits
-from gateway.catalogue import Catalogue, stamp_of
-from gateway.describe import Describer
 from gateway.desired_adapters import DesiredAdapters
-from gateway.errors import ModelNotFound, ServerDraining
+from gateway.errors import ServerDraining
 from gateway.estimate import Estimator
 from gateway.exchange import RelayLimits, RelayParts
 from gateway.health import Health
 from gateway.hub.cache import cache_folder
 from gateway.hub.download import PULL_COMMAND, Downloader, pull_command
-from gateway.inventory import Found, Inventory, Sources, configured_options
+from gateway.inventory import Inventory, Sources
 from gateway.log_output import LogOutput, library_lines, standard_error
 from gateway.logs import LogRing, make_log
 from gateway.one_shot import MAX_AT_ONCE, OneShot
+from gateway.parts import (
+    found_models,
+    library_options,
+    make_admission,
+    make_catalogue,
+    make_workers,
+    pull_refusal,
+    socket_folder,
+)
 from gateway.process import Command
 from gateway.pulls import Pulls
 from gateway.reflection import add_reflection
@@ -44,10 +48,8 @@ from gateway.services.model import ModelService
 from gateway.services.registration import add_service
 from gateway.services.server import ServerService
 from gateway.services.stock import Stock
-from gateway.settings import GrpcSettings, Settings, SettingsError, process_environment
-from gateway.sockets import PARENT, SocketFolder
-from gateway.worker_starter import WorkerStarter, told_limits, worker_environment, worker_settings
-from gateway.workers import Workers
+from gateway.settings import Settings, process_environment
+from gateway.worker_starter import WorkerStarter, worker_environment, worker_settings
 
 __all__ = ["Gateway", "ListenError", "serve"]
 
@@ -126,28 +128,19 @@ class Gateway:
         self._command = Command(worker_command, worker_environment(process_environment()))
         self._cache = cache_folder(process_environment())
         sources = Sources(settings, self._cache, reload or (lambda: settings))
-        found = _found(sources)
-        self._catalogue = _catalogue(settings, found, self._command, self.log)
-        limits = settings.limits
-        self._admission = Admission(
-            AdmissionLimits(
-                limits.max_requests,
-                limits.max_requests_per_model,
-                limits.max_waiting,
-                limits.max_wait_s,
-                limits.max_held_bytes,
-            )
-        )
+        found = found_models(sources)
+        self._catalogue = make_catalogue(settings, found, self._command, self.log)
+        self._admission = make_admission(settings.limits)
         self._requests = Requests()
-        self._sockets = _socket_folder()
+        self._sockets = socket_folder()
         self._desired = DesiredAdapters()
         starter = WorkerStarter(
             self._catalogue, settings, self._sockets, self._command, self.log, desired=self._desired
         )
-        self._workers = _workers(settings, self._catalogue, starter, self.log)
+        self._workers = make_workers(settings, self._catalogue, starter, self.log)
         self._inventory = Inventory(found, sources, self._catalogue, self._workers, self.log)
         self._pulls = Pulls(self._downloader().run, partial(self._inventory.refresh, with_settings=False))
-        self._server = grpc.aio.server(options=_options(settings.grpc))
+        self._server = grpc.aio.server(options=library_options(settings.grpc))
         self._services = self._add_services()
         self._health = Health(self._services, self._catalogue, self._workers)
         add_service(self._server, health.SERVICE, self._health, self.log)
@@ -264,7 +257,7 @@ class Gateway:
         return tuple(service.full_name for service in (*RELAYED, *(service for service, _ in own), ADAPTERS))
 
     def _stock(self) -> Stock:
-        refusal = _pull_refusal(self.settings)
+        refusal = pull_refusal(self.settings)
         return Stock(
             self._catalogue, self._workers, self._admission, self._inventory, self._pulls, self._cache, refusal
         )
@@ -298,81 +291,3 @@ class _Stops:
         if self.first.is_set():
             self.second.set()
         self.first.set()
-
-
-def _socket_folder() -> SocketFolder:
-    try:
-        return SocketFolder()
-    except OSError as error:
-        raise ListenError(f"{PARENT}: no folder for the workers' sockets can be made: {error.strerror}") from error
-
-
-def _found(sources: Sources) -> Found:
-    try:
-        return sources.find()
-    except ValueError as error:
-        raise SettingsError(f"models: {error}") from error
-
-
-def _pull_refusal(settings: Settings) -> str:
-    """Return why callers may not pull; empty where they may. Nobody but this machine reaches any address so far."""
-    if settings.allow_pull is False:
-        return "this server's setting allow_pull is off"
-    return "" if settings.hub_models else "this server's setting hub_models is off, so nothing pulled would be served"
-
-
-def _catalogue(settings: Settings, found: Found, command: Command, log: FilteringBoundLogger) -> Catalogue:
-    describer = Describer(
-        Command((*command.argv, "describe"), command.environment),
-        settings.limits.describe_s,
-        log,
-        asyncio.Semaphore(MAX_AT_ONCE),
-        settings.allow_mlx_lm,
-        told_limits(settings),
-    )
-    try:
-        return Catalogue(found.models.values(), describer.describe)
-    except ValueError as error:
-        raise SettingsError(f"models: {error}") from error
-
-
-def _workers(settings: Settings, catalogue: Catalogue, starter: WorkerStarter, log: FilteringBoundLogger) -> Workers:
-    told = settings.supervision
-    limits = BackOffLimits(
-        first_s=told.back_off_first_s,
-        longest_s=told.back_off_limit_s,
-        budget_crashes=told.crash_budget,
-        budget_window_s=told.crash_window_s,
-    )
-    return Workers(
-        {model.name: partial(configured_options, catalogue, model.name) for model in catalogue.models},
-        starter.start,
-        partial(_stamp, catalogue),
-        limits,
-        log,
-    )
-
-
-def _stamp(catalogue: Catalogue, name: str) -> object:
-    """Return what changes with a model's checkpoint; nothing of a model that is gone meanwhile."""
-    try:
-        return stamp_of(catalogue.resolve(name).checkpoint)
-    except ModelNotFound:
-        return ()
-
-
-def _options(settings: GrpcSettings) -> tuple[tuple[str, int], ...]:
-    """Return the library's options: what clients may send, and one port for one server."""
-    return (
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", settings.max_request_bytes),
-        ("grpc.max_send_message_length", settings.max_response_bytes),
-        ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
-        ("grpc.max_metadata_size", settings.max_metadata_bytes),
-        ("grpc.absolute_max_metadata_size", 2 * settings.max_metadata_bytes),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", round(settings.min_ping_interval_s * 1000)),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.keepalive_time_ms", round(settings.keepalive_s * 1000)),
-        ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
-        ("grpc.http2.max_ping_strikes", 3),
-    )

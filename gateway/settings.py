@@ -11,18 +11,19 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidationInfo
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSettings
 
-from gateway.adapter_settings import AdaptersBytes, AdaptersFolder, LazyAdapters, MountedAdapters
-from gateway.experts import MAX_BUDGET_BYTES, MIN_BUDGET_BYTES, ExpertsWord, check_budget
-from gateway.kv_scheme import KV_SCHEME_FORMS, checked_kv_scheme
 from gateway.merging import merge
-from gateway.section import GIB, MIB, Bytes, Section, absolute
-from gateway.worker_defaults import WorkerDefaults
+from gateway.sections.grpc import GrpcSettings
+from gateway.sections.limits import LimitSettings
+from gateway.sections.logs import LogSettings
+from gateway.sections.model import ModelSettings
+from gateway.sections.supervision import SupervisionSettings
+from gateway.sections.worker import WorkerDefaults
 
 PREFIX = "POMONA_"
 SECTION = "__"
@@ -31,238 +32,6 @@ OTHERS = frozenset({"POMONA_SERVER", "POMONA_TOKEN", "POMONA_NATIVE"})  # the cl
 
 class SettingsError(Exception):
     """Raised when the settings cannot be read or a value in them is wrong; the text has a line for each."""
-
-
-def _kv_scheme(text: str, info: ValidationInfo) -> str:
-    return checked_kv_scheme(text, info.data.get("checkpoint"))
-
-
-def _expert_budget(budget: int | None, info: ValidationInfo) -> int | None:
-    if budget is not None and "experts" in info.data:
-        check_budget(info.data["experts"])
-    return budget
-
-
-def _in_a_folder(file: Path) -> Path:
-    if not file.parent.is_dir():
-        raise ValueError(f"is to lie in {file.parent}, which is no folder")
-    return file
-
-
-Mark = Annotated[str, Field(min_length=1, max_length=64)]
-
-
-class ModelSettings(Section):
-    """One model that clients may ask for."""
-
-    name: Annotated[str, Field(description="Canonical name, `name` or `organisation/name`. Required.")]
-    checkpoint: Annotated[
-        Path,
-        AfterValidator(absolute),
-        Field(description="Its folder or GGUF file; a relative path starts at the current folder. Required."),
-    ]
-    aliases: Annotated[tuple[str, ...], Field(description="Other names for it. Default: none.")] = ()
-    context_tokens: Annotated[
-        int | None,
-        Field(ge=16, le=16_777_216, description="Prompt and answer together, in tokens. Default: the checkpoint's."),
-    ] = None
-    max_batch_rows: Annotated[
-        int, Field(ge=1, le=256, description="Requests that run side by side, 1 to 256. Default: 16.")
-    ] = 16
-    path: Annotated[
-        Literal["fast", "reference"],
-        Field(description="`fast` is what is served; `reference` is bit-equal to mlx-lm. Default: fast."),
-    ] = "fast"
-    kv_scheme: Annotated[
-        str,
-        AfterValidator(_kv_scheme),
-        Field(description=f"How keys and values are kept: {KV_SCHEME_FORMS}. Default: none, as they are computed."),
-    ] = "none"
-    kv_bytes: Annotated[
-        Bytes | None,
-        Field(
-            ge=MIB,
-            le=1024 * GIB,
-            description="Keys and values of all running requests, in bytes; one whole context fits always."
-            " Default: whole contexts of all rows, up to 4 GiB.",
-        ),
-    ] = None
-    experts: Annotated[
-        ExpertsWord,
-        Field(
-            description="Where routed experts lie: `resident`, `slab`, `mapped` or `auto`, the first of them that fits."
-            " Default: auto."
-        ),
-    ] = "auto"
-    expert_budget: Annotated[
-        Bytes | None,
-        AfterValidator(_expert_budget),
-        Field(
-            ge=MIN_BUDGET_BYTES,
-            le=MAX_BUDGET_BYTES,
-            description="What the slabs of `slab` may take, in bytes; with `auto`, `resident` must fit in it too."
-            " Default: what the rest of the model leaves.",
-        ),
-    ] = None
-    expert_trace: Annotated[
-        Annotated[Path, AfterValidator(absolute), AfterValidator(_in_a_folder)] | None,
-        Field(description="Where to write down which experts are needed, for pomona expert-trace. Default: nowhere."),
-    ] = None
-    reasoning_marks: Annotated[
-        Literal["none"] | tuple[Mark, Mark] | None,
-        Field(description="What opens and closes reasoning, or `none`. Default: what the chat template says."),
-    ] = None
-    tool_dialect: Annotated[
-        str | None,
-        Field(min_length=1, description="How it writes tool calls, by name. Default: what the chat template says."),
-    ] = None
-    task: Annotated[
-        Literal["generate", "embed", "rerank"] | None,
-        Field(description="What a text model is for: `generate`, `embed` or `rerank`. Default: what its files say."),
-    ] = None
-    adapters_folder: AdaptersFolder = None
-    adapters_bytes: AdaptersBytes = 256 * MIB
-    lazy_adapters: LazyAdapters = False
-    adapters: MountedAdapters = ()
-
-
-class GrpcSettings(Section):
-    """What clients may send, and how connections are kept."""
-
-    max_request_bytes: Annotated[
-        Bytes, Field(ge=1024, le=1024 * MIB, description="Largest message from a client, in bytes. Default: 16 MiB.")
-    ] = 16 * MIB
-    max_response_bytes: Annotated[
-        Bytes, Field(ge=1024, le=1024 * MIB, description="Largest message to a client, in bytes. Default: 16 MiB.")
-    ] = 16 * MIB
-    max_metadata_bytes: Annotated[
-        Bytes, Field(ge=1024, le=MIB, description="Largest metadata of a request, in bytes. Default: 16 KiB.")
-    ] = 16 * 1024
-    max_concurrent_streams: Annotated[
-        int, Field(ge=1, le=100_000, description="Open RPCs of one connection. Default: 256.")
-    ] = 256
-    min_ping_interval_s: Annotated[
-        float, Field(ge=1, le=3600, description="Clients that ping more often are cut off, in seconds. Default: 20.")
-    ] = 20.0
-    keepalive_s: Annotated[
-        float, Field(ge=1, le=86_400, description="How often a quiet connection is pinged, in seconds. Default: 60.")
-    ] = 60.0
-    keepalive_timeout_s: Annotated[
-        float, Field(ge=1, le=3600, description="How long a ping may stay unanswered, in seconds. Default: 20.")
-    ] = 20.0
-
-
-class LimitSettings(Section):
-    """How many requests are taken, and how long each may last."""
-
-    max_requests: Annotated[
-        int, Field(ge=1, le=100_000, description="Requests in flight in the whole server. Default: 256.")
-    ] = 256
-    max_requests_per_model: Annotated[
-        int, Field(ge=1, le=100_000, description="Requests in flight of one model. Default: 64.")
-    ] = 64
-    max_waiting: Annotated[
-        int, Field(ge=0, le=100_000, description="Requests that wait for one of those places. Default: 64.")
-    ] = 64
-    max_wait_s: Annotated[
-        float, Field(ge=0, le=3600, description="How long a request waits for a place, in seconds. Default: 30.")
-    ] = 30.0
-    max_request_s: Annotated[
-        float, Field(ge=1, le=86_400, description="How long a request may last, in seconds. Default: 3600.")
-    ] = 3600.0
-    first_message_s: Annotated[
-        float, Field(gt=0, le=3600, description="How long a client may send nothing at first, in seconds. Default: 30.")
-    ] = 30.0
-    slow_reader_s: Annotated[
-        float,
-        Field(gt=0, le=3600, description="How long a client may take nothing of its answer, in seconds. Default: 60."),
-    ] = 60.0
-    max_held_bytes: Annotated[
-        Bytes,
-        Field(
-            ge=1024,
-            le=1024 * 1024 * MIB,
-            description="Requests that wait or whose answer has not begun, in bytes. Default: 256 MiB.",
-        ),
-    ] = 256 * MIB
-    drain_grace_s: Annotated[
-        float,
-        Field(ge=0, le=86_400, description="How long a stop waits for running requests, in seconds. Default: 30."),
-    ] = 30.0
-    short_grace_s: Annotated[
-        float, Field(ge=0, le=86_400, description="What a second stop signal cuts that to, in seconds. Default: 1.")
-    ] = 1.0
-    unload_grace_s: Annotated[
-        float, Field(ge=0, le=86_400, description="How long UnloadModel waits for requests, in seconds. Default: 30.")
-    ] = 30.0
-    describe_s: Annotated[
-        float,
-        Field(gt=0, le=600, description="How long reading a checkpoint's headers may take, in seconds. Default: 30."),
-    ] = 30.0
-
-
-class SupervisionSettings(Section):
-    """When a worker counts as lost, and how it is started again and stopped."""
-
-    handshake_s: Annotated[
-        float, Field(gt=0, le=600, description="From the start of a process to its answer, in seconds. Default: 30.")
-    ] = 30.0
-    heartbeat_s: Annotated[
-        float, Field(ge=0.02, le=60, description="How often a worker reports, in seconds. Default: 1.")
-    ] = 1.0
-    suspect_after: Annotated[
-        int, Field(ge=1, le=1000, description="Missed reports until it gets no new work. Default: 3.")
-    ] = 3
-    lost_after: Annotated[
-        int, Field(ge=1, le=1000, description="Missed reports until it is given up. Default: 10.")
-    ] = 10
-    load_stall_s: Annotated[
-        float, Field(gt=0, le=3600, description="How long a load may stand still, in seconds. Default: 30.")
-    ] = 30.0
-    compute_stall_s: Annotated[
-        float,
-        Field(
-            gt=0,
-            le=3600,
-            description="How long a step may stand still, in seconds; 0.25 a token more. Default: 60.",
-        ),
-    ] = 60.0
-    back_off_first_s: Annotated[
-        float, Field(gt=0, le=3600, description="The pause after the first crash, in seconds. Default: 0.5.")
-    ] = 0.5
-    back_off_limit_s: Annotated[
-        float, Field(gt=0, le=3600, description="The longest pause, in seconds. Default: 30.")
-    ] = 30.0
-    crash_budget: Annotated[
-        int, Field(ge=1, le=1000, description="Crashes within the window until a model is FAILED. Default: 5.")
-    ] = 5
-    crash_window_s: Annotated[
-        float, Field(gt=0, le=86_400, description="The window of the budget, in seconds. Default: 600.")
-    ] = 600.0
-    stop_grace_s: Annotated[
-        float, Field(ge=0, le=3600, description="From Shutdown's end to SIGTERM, in seconds. Default: 5.")
-    ] = 5.0
-    term_s: Annotated[
-        float, Field(ge=0, le=3600, description="From SIGTERM to the next step, in seconds. Default: 10.")
-    ] = 10.0
-    dump_s: Annotated[
-        float, Field(ge=0, le=3600, description="From the stack dump to SIGKILL, in seconds. Default: 5.")
-    ] = 5.0
-
-
-class LogSettings(Section):
-    """What is logged, and how."""
-
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        Field(description="The least that is logged. Default: info."),
-    ] = "info"
-    format: Annotated[
-        Literal["json", "console"], Field(description="Lines for programs or for people. Default: console.")
-    ] = "console"
-    kept_lines: Annotated[
-        int, Field(ge=1, le=100_000, description="Past lines that StreamLogs can give. Default: 1000.")
-    ] = 1000
 
 
 class Settings(BaseSettings):

@@ -14,7 +14,9 @@ from pomona.v1 import transcription_pb2 as t
 
 from gateway.cli.demo_speech import CLIP
 from gateway.cli.transcript_files import FORMATS
-from gateway.settings import GrpcSettings, LimitSettings, WorkerDefaults
+from gateway.sections.grpc import GrpcSettings
+from gateway.sections.limits import LimitSettings
+from gateway.sections.worker import WorkerDefaults
 from tests.docs.page import ROOT, Page, attempt, run, run_node, run_python
 from tests.gateway.cli.listener import ready, said, segment
 from tests.support.scripted_server import Fail, ScriptedServer, Step

@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 from gateway.catalogue import CatalogueModel
 from gateway.desired_adapters import DesiredAdapter
 from gateway.inventory import Sources
-from gateway.settings import ModelSettings, Settings, SettingsError, load_settings
+from gateway.sections.model import ModelSettings
+from gateway.settings import Settings, SettingsError, load_settings
 from models.checkpoint.kv_scheme import TURBO_KEY_BITS, TURBO_VALUE_BITS
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "pomona.toml"

@@ -11,9 +11,10 @@ from gateway.desired_adapters import DesiredAdapter, DesiredAdapters
 from gateway.lifecycle import Event, Ready
 from gateway.memory import machine_memory
 from gateway.model_status import LoadOptions
-from gateway.settings import GrpcSettings, Settings
+from gateway.sections.grpc import GrpcSettings
+from gateway.sections.worker import WorkerDefaults
+from gateway.settings import Settings
 from gateway.sockets import SocketFolder
-from gateway.worker_defaults import WorkerDefaults
 from gateway.worker_starter import WorkerStarter, told_limits, worker_environment, worker_settings
 from tests.support.scripted import events_in, fake_worker_command, write_script
 from tests.support.waiting import eventually

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from gateway.catalogue import is_name
-from gateway.section import GIB, MIB, Bytes, Section, absolute
+from gateway.sections.section import GIB, MIB, Bytes, Section, absolute
 
 
 def _name(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from gateway.section import GIB, MIB, Bytes, Section, absolute
+from gateway.sections.section import GIB, MIB, Bytes, Section, absolute
 
 
 def _behind_memory(folder: Path | None, info: ValidationInfo) -> Path | None:

@@ -169,6 +169,7 @@ class Model(_message.Message):
     waiting_for: _builtins.str
     """Why it waits, in QUEUED; why it failed, in FAILED or BACKING_OFF."""
     pinned: _builtins.bool
+    """It is never unloaded to make room for others, nor when it is idle."""
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -196,7 +197,9 @@ class Model(_message.Message):
     @_builtins.property
     def last_used_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
-    def unload_time(self) -> _timestamp_pb2.Timestamp: ...
+    def unload_time(self) -> _timestamp_pb2.Timestamp:
+        """When it is unloaded if nobody uses it until then; unset where it stays, or is in use."""
+
     @_builtins.property
     def default_sampling(self) -> _generation_pb2.SamplingParams: ...
     @_builtins.property
@@ -654,6 +657,7 @@ class MemoryUse(_message.Message):
     RESIDENT_EXPERT_BYTES_FIELD_NUMBER: _builtins.int
     footprint_bytes: _builtins.int
     reserved_bytes: _builtins.int
+    """What it may take at most, of limit_bytes: as estimated, or as measured where that was more. While that is not known, all that was left."""
     weights_bytes: _builtins.int
     """Without routed experts."""
     cache_bytes: _builtins.int
@@ -664,6 +668,7 @@ class MemoryUse(_message.Message):
     mapped_expert_bytes: _builtins.int
     """Of the pack that is mapped. Those of its pages that are in memory are the system's cache of files; on Linux footprint_bytes counts them too."""
     limit_bytes: _builtins.int
+    """What all models may take together."""
     resident_expert_bytes: _builtins.int
     """Of routed experts that are in memory for good: all of them in mode RESIDENT; what had to be converted in mode MAPPED."""
     def __init__(
@@ -1051,13 +1056,14 @@ class LoadModelRequest(_message.Message):
     model: _builtins.str
     return_immediately: _builtins.bool
     pinned: _builtins.bool
+    """Unset: likewise."""
     allow_eviction: _builtins.bool
     """Unset is true: idle unpinned models may be unloaded to make room."""
     @_builtins.property
     def options(self) -> Global___LoadOptions: ...
     @_builtins.property
     def idle_ttl(self) -> _duration_pb2.Duration:
-        """Zero unloads right after the last request; unset uses the configured value."""
+        """Zero unloads right after the last request; unset: as the last load had it, until the model is unloaded by UnloadModel; before any, as configured."""
 
     def __init__(
         self,

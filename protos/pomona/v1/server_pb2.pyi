@@ -31,14 +31,18 @@ class _MemoryPressureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Memory
     MEMORY_PRESSURE_UNSPECIFIED: _MemoryPressure.ValueType  # 0
     MEMORY_PRESSURE_NORMAL: _MemoryPressure.ValueType  # 1
     MEMORY_PRESSURE_SOFT_LIMIT: _MemoryPressure.ValueType  # 2
+    """No load starts until there is less of it: loads wait."""
     MEMORY_PRESSURE_HARD_LIMIT: _MemoryPressure.ValueType  # 3
+    """Requests are refused with MEMORY_PRESSURE, and the newest load is ended."""
 
 class MemoryPressure(_MemoryPressure, metaclass=_MemoryPressureEnumTypeWrapper): ...
 
 MEMORY_PRESSURE_UNSPECIFIED: MemoryPressure.ValueType  # 0
 MEMORY_PRESSURE_NORMAL: MemoryPressure.ValueType  # 1
 MEMORY_PRESSURE_SOFT_LIMIT: MemoryPressure.ValueType  # 2
+"""No load starts until there is less of it: loads wait."""
 MEMORY_PRESSURE_HARD_LIMIT: MemoryPressure.ValueType  # 3
+"""Requests are refused with MEMORY_PRESSURE, and the newest load is ended."""
 Global___MemoryPressure: _TypeAlias = MemoryPressure  # noqa: Y015
 
 @_typing.final
@@ -77,7 +81,7 @@ class GetServerInfoResponse(_message.Message):
     device: _builtins.str
     memory_total_bytes: _builtins.int
     memory_budget_bytes: _builtins.int
-    """Not built yet: always unset."""
+    """What models may take of it together."""
     max_request_bytes: _builtins.int
     mlx_version: _builtins.str
     @_builtins.property
@@ -155,7 +159,9 @@ class WatchStatsRequest(_message.Message):
     INTERVAL_FIELD_NUMBER: _builtins.int
     MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def interval(self) -> _duration_pb2.Duration: ...
+    def interval(self) -> _duration_pb2.Duration:
+        """Between two messages, 0.1 s to one hour; unset is one second. A reader that is slower gets fewer messages, each of its moment."""
+
     @_builtins.property
     def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -212,13 +218,13 @@ class ServerStats(_message.Message):
     footprint_bytes: _builtins.int
     """Of the server and its workers together, as their last heartbeats said."""
     reserved_bytes: _builtins.int
-    """Not built yet: always unset."""
+    """What models that are loaded, or load, may take at most, of memory_budget_bytes."""
     wired_bytes: _builtins.int
     """Not built yet: always unset."""
     event_loop_lag_us: _builtins.int
     """What a task of the server that is ready waits for its turn, at this moment."""
     memory_pressure: Global___MemoryPressure.ValueType
-    """Not built yet: always unset."""
+    """By what the workers hold and what is used of the machine, as last measured."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -285,6 +291,8 @@ class ModelStats(_message.Message):
     MEMORY_FIELD_NUMBER: _builtins.int
     DURATIONS_FIELD_NUMBER: _builtins.int
     RESTARTS_TOTAL_FIELD_NUMBER: _builtins.int
+    TURN_WAIT_US_TOTAL_FIELD_NUMBER: _builtins.int
+    TURN_HELD_US_TOTAL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     running_requests: _builtins.int
     queued_requests: _builtins.int
@@ -306,6 +314,9 @@ class ModelStats(_message.Message):
     accepted_draft_tokens_total: _builtins.int
     evictions_total: _builtins.int
     restarts_total: _builtins.int
+    turn_wait_us_total: _builtins.int
+    """Where workers take turns on a GPU that they share: how long this model waited for its turns, and how long it had them. The histogram of waits is in `durations`, "turn_wait"."""
+    turn_held_us_total: _builtins.int
     @_builtins.property
     def requests_total(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Requests that have ended since the server started, keyed by gRPC status name."""
@@ -338,10 +349,12 @@ class ModelStats(_message.Message):
         memory: _model_pb2.MemoryUse | None = ...,
         durations: _abc.Iterable[Global___DurationStat] | None = ...,
         restarts_total: _builtins.int = ...,
+        turn_wait_us_total: _builtins.int = ...,
+        turn_held_us_total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens_total", b"accepted_draft_tokens_total", "audio_us_total", b"audio_us_total", "cached_prompt_tokens_total", b"cached_prompt_tokens_total", "completion_tokens_total", b"completion_tokens_total", "decode_tokens_per_second", b"decode_tokens_per_second", "drafted_tokens_total", b"drafted_tokens_total", "durations", b"durations", "evictions_total", b"evictions_total", "expert_bytes_read_total", b"expert_bytes_read_total", "expert_hit_ratio", b"expert_hit_ratio", "expert_stall_us_total", b"expert_stall_us_total", "memory", b"memory", "model", b"model", "prefill_tokens_per_second", b"prefill_tokens_per_second", "prompt_tokens_total", b"prompt_tokens_total", "queued_requests", b"queued_requests", "requests_total", b"requests_total", "restarts_total", b"restarts_total", "running_requests", b"running_requests", "total_cache_tokens", b"total_cache_tokens", "used_cache_tokens", b"used_cache_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens_total", b"accepted_draft_tokens_total", "audio_us_total", b"audio_us_total", "cached_prompt_tokens_total", b"cached_prompt_tokens_total", "completion_tokens_total", b"completion_tokens_total", "decode_tokens_per_second", b"decode_tokens_per_second", "drafted_tokens_total", b"drafted_tokens_total", "durations", b"durations", "evictions_total", b"evictions_total", "expert_bytes_read_total", b"expert_bytes_read_total", "expert_hit_ratio", b"expert_hit_ratio", "expert_stall_us_total", b"expert_stall_us_total", "memory", b"memory", "model", b"model", "prefill_tokens_per_second", b"prefill_tokens_per_second", "prompt_tokens_total", b"prompt_tokens_total", "queued_requests", b"queued_requests", "requests_total", b"requests_total", "restarts_total", b"restarts_total", "running_requests", b"running_requests", "total_cache_tokens", b"total_cache_tokens", "turn_held_us_total", b"turn_held_us_total", "turn_wait_us_total", b"turn_wait_us_total", "used_cache_tokens", b"used_cache_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -580,7 +593,9 @@ class SetLogLevelRequest(_message.Message):
     LOGGER_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     logger: _builtins.str
+    """"gateway" for the server alone, or a model's name for its worker alone; empty: the server and all workers, also those that come."""
     level: _builtins.str
+    """debug, info, warning or error."""
     def __init__(
         self,
         *,

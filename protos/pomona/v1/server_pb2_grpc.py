@@ -65,14 +65,15 @@ class ServerServiceServicer:
 
     def GetStats(self, request, context):
         """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
-        Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes, expert_slab_bytes and mapped_expert_bytes.
+        Of a model's memory these are set: footprint_bytes, reserved_bytes, limit_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes,
+        expert_slab_bytes and mapped_expert_bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchStats(self, request, context):
-        """The same, pushed. Not built yet.
+        """The same, at once and then again and again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,10 +37,11 @@ class ServerServiceStub:
     """Version, schema revision, device, limits."""
     GetStats: _grpc.UnaryUnaryMultiCallable[_server_pb2.GetStatsRequest, _server_pb2.GetStatsResponse]
     """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
-    Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes, expert_slab_bytes and mapped_expert_bytes.
+    Of a model's memory these are set: footprint_bytes, reserved_bytes, limit_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes,
+    expert_slab_bytes and mapped_expert_bytes.
     """
     WatchStats: _grpc.UnaryStreamMultiCallable[_server_pb2.WatchStatsRequest, _server_pb2.WatchStatsResponse]
-    """The same, pushed. Not built yet."""
+    """The same, at once and then again and again."""
 
 @_typing.type_check_only
 class ServerServiceAsyncStub(ServerServiceStub):
@@ -51,10 +52,11 @@ class ServerServiceAsyncStub(ServerServiceStub):
     """Version, schema revision, device, limits."""
     GetStats: _aio.UnaryUnaryMultiCallable[_server_pb2.GetStatsRequest, _server_pb2.GetStatsResponse]  # type: ignore[assignment]
     """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
-    Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes, expert_slab_bytes and mapped_expert_bytes.
+    Of a model's memory these are set: footprint_bytes, reserved_bytes, limit_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes,
+    expert_slab_bytes and mapped_expert_bytes.
     """
     WatchStats: _aio.UnaryStreamMultiCallable[_server_pb2.WatchStatsRequest, _server_pb2.WatchStatsResponse]  # type: ignore[assignment]
-    """The same, pushed. Not built yet."""
+    """The same, at once and then again and again."""
 
 class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Identity, load and statistics."""
@@ -74,7 +76,8 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_server_pb2.GetStatsResponse, _abc.Awaitable[_server_pb2.GetStatsResponse]]:
         """Counters, queues and memory of each model that has a worker, as the worker's last heartbeat told them, which comes once a second by default.
-        Of a model's memory these are set: footprint_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes, expert_slab_bytes and mapped_expert_bytes.
+        Of a model's memory these are set: footprint_bytes, reserved_bytes, limit_bytes, cache_bytes, prefix_cache_bytes, adapters_bytes,
+        expert_slab_bytes and mapped_expert_bytes.
         """
 
     @_abc_1.abstractmethod
@@ -83,7 +86,7 @@ class ServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _server_pb2.WatchStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_server_pb2.WatchStatsResponse], _abc.AsyncIterator[_server_pb2.WatchStatsResponse]]:
-        """The same, pushed. Not built yet."""
+        """The same, at once and then again and again."""
 
 def add_ServerServiceServicer_to_server(servicer: ServerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -266,6 +266,41 @@ class AnnounceEndingResponse(_message.Message):
 Global___AnnounceEndingResponse: _TypeAlias = AnnounceEndingResponse  # noqa: Y015
 
 @_typing.final
+class SetWorkerLogLevelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    level: _builtins.str
+    """debug, info, warning or error."""
+    def __init__(
+        self,
+        *,
+        level: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetWorkerLogLevelRequest: _TypeAlias = SetWorkerLogLevelRequest  # noqa: Y015
+
+@_typing.final
+class SetWorkerLogLevelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetWorkerLogLevelResponse: _TypeAlias = SetWorkerLogLevelResponse  # noqa: Y015
+
+@_typing.final
 class ShutdownRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -60,6 +60,11 @@ class WorkerServiceStub:
                 request_serializer=pomona_dot_v1_dot_worker__pb2.AnnounceEndingRequest.SerializeToString,
                 response_deserializer=pomona_dot_v1_dot_worker__pb2.AnnounceEndingResponse.FromString,
                 _registered_method=True)
+        self.SetWorkerLogLevel = channel.unary_unary(
+                '/pomona.v1.WorkerService/SetWorkerLogLevel',
+                request_serializer=pomona_dot_v1_dot_worker__pb2.SetWorkerLogLevelRequest.SerializeToString,
+                response_deserializer=pomona_dot_v1_dot_worker__pb2.SetWorkerLogLevelResponse.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/pomona.v1.WorkerService/Shutdown',
                 request_serializer=pomona_dot_v1_dot_worker__pb2.ShutdownRequest.SerializeToString,
@@ -106,6 +111,13 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetWorkerLogLevel(self, request, context):
+        """Changes the least that this worker logs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Shutdown(self, request, context):
         """Stops admission, finishes requests, releases the model, then exits.
         """
@@ -140,6 +152,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.AnnounceEnding,
                     request_deserializer=pomona_dot_v1_dot_worker__pb2.AnnounceEndingRequest.FromString,
                     response_serializer=pomona_dot_v1_dot_worker__pb2.AnnounceEndingResponse.SerializeToString,
+            ),
+            'SetWorkerLogLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetWorkerLogLevel,
+                    request_deserializer=pomona_dot_v1_dot_worker__pb2.SetWorkerLogLevelRequest.FromString,
+                    response_serializer=pomona_dot_v1_dot_worker__pb2.SetWorkerLogLevelResponse.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -283,6 +300,33 @@ class WorkerService:
             '/pomona.v1.WorkerService/AnnounceEnding',
             pomona_dot_v1_dot_worker__pb2.AnnounceEndingRequest.SerializeToString,
             pomona_dot_v1_dot_worker__pb2.AnnounceEndingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetWorkerLogLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pomona.v1.WorkerService/SetWorkerLogLevel',
+            pomona_dot_v1_dot_worker__pb2.SetWorkerLogLevelRequest.SerializeToString,
+            pomona_dot_v1_dot_worker__pb2.SetWorkerLogLevelResponse.FromString,
             options,
             channel_credentials,
             insecure,

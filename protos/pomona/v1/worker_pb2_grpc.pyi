@@ -43,6 +43,8 @@ class WorkerServiceStub:
     """Ends one request."""
     AnnounceEnding: _grpc.UnaryUnaryMultiCallable[_worker_pb2.AnnounceEndingRequest, _worker_pb2.AnnounceEndingResponse]
     """Tells the worker when the gateway will shut it down, so that open requests learn of it while there is time; the worker goes on as before."""
+    SetWorkerLogLevel: _grpc.UnaryUnaryMultiCallable[_worker_pb2.SetWorkerLogLevelRequest, _worker_pb2.SetWorkerLogLevelResponse]
+    """Changes the least that this worker logs."""
     Shutdown: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ShutdownRequest, _worker_pb2.ShutdownResponse]
     """Stops admission, finishes requests, releases the model, then exits."""
 
@@ -61,6 +63,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Ends one request."""
     AnnounceEnding: _aio.UnaryUnaryMultiCallable[_worker_pb2.AnnounceEndingRequest, _worker_pb2.AnnounceEndingResponse]  # type: ignore[assignment]
     """Tells the worker when the gateway will shut it down, so that open requests learn of it while there is time; the worker goes on as before."""
+    SetWorkerLogLevel: _aio.UnaryUnaryMultiCallable[_worker_pb2.SetWorkerLogLevelRequest, _worker_pb2.SetWorkerLogLevelResponse]  # type: ignore[assignment]
+    """Changes the least that this worker logs."""
     Shutdown: _aio.UnaryUnaryMultiCallable[_worker_pb2.ShutdownRequest, _worker_pb2.ShutdownResponse]  # type: ignore[assignment]
     """Stops admission, finishes requests, releases the model, then exits."""
 
@@ -106,6 +110,14 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.AnnounceEndingResponse, _abc.Awaitable[_worker_pb2.AnnounceEndingResponse]]:
         """Tells the worker when the gateway will shut it down, so that open requests learn of it while there is time; the worker goes on as before."""
+
+    @_abc_1.abstractmethod
+    def SetWorkerLogLevel(
+        self,
+        request: _worker_pb2.SetWorkerLogLevelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.SetWorkerLogLevelResponse, _abc.Awaitable[_worker_pb2.SetWorkerLogLevelResponse]]:
+        """Changes the least that this worker logs."""
 
     @_abc_1.abstractmethod
     def Shutdown(

@@ -15,7 +15,8 @@ from models.checkpoint.errors import CheckpointRejected
 from models.whisper.folder import open_whisper
 from worker.abilities import Abilities, told_abilities
 from worker.adapters.wanted import MAX_ADAPTERS
-from worker.embedding.describe import encoder_message
+from worker.defaults import note_defaults
+from worker.embedding.describe import check_no_defaults, encoder_message
 from worker.embedding.task import TextTask, task_of
 from worker.kinds import is_speech
 from worker.one_shot import print_answer
@@ -24,7 +25,7 @@ from worker.settings import read_some
 from worker.speech.describing import check_settings, speech_message
 
 # Of a worker, those that decide what its model can do.
-SETTINGS = ("reasoning_marks", "tool_dialect", "task", "allow_mlx_lm")
+SETTINGS = ("reasoning_marks", "tool_dialect", "task", "allow_mlx_lm", "defaults")
 
 # Inclusive; `top_p` and `repetition_penalty` may not be 0.
 _SAMPLING_RANGES = {
@@ -52,6 +53,7 @@ def describe(
     tool_dialect: str | None = None,
     task: TextTask | None = None,
     allow_mlx_lm: bool = False,
+    defaults: Mapping[str, float] | None = None,
 ) -> model_pb2.Model:
     """Return what the headers of the checkpoint at `path` say.
 
@@ -61,19 +63,23 @@ def describe(
         tool_dialect: the same.
         task: what a text model is for; None: what its files say.
         allow_mlx_lm: whether mlx-lm may compute architectures that are not written here.
+        defaults: of requests, which go before those of the checkpoint.
 
     Raises:
         CheckpointError: it is not there, corrupt, or nothing that this build runs.
         ModelLoadFailed: the settings are of no use.
     """
     if is_speech(path):
-        check_settings(reasoning_marks=reasoning_marks, tool_dialect=tool_dialect, task=task)
+        check_settings(reasoning_marks=reasoning_marks, tool_dialect=tool_dialect, task=task, defaults=defaults or None)
         return speech_message(open_whisper(path))
     if (task := task_of(path, task)) != "generate":
+        check_no_defaults(defaults)
         return encoder_message(open_checkpoint(path), path, is_reranker=task == "rerank")
     checkpoint = open_any(path, allow_mlx_lm=allow_mlx_lm)
     abilities = told_abilities(checkpoint.chat_template, reasoning_marks=reasoning_marks, tool_dialect=tool_dialect)
-    return model_message(checkpoint, abilities)
+    message = model_message(checkpoint, abilities)
+    note_defaults(message, defaults or {})
+    return message
 
 
 def model_message(checkpoint: Checkpoint, abilities: Abilities) -> model_pb2.Model:

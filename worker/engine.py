@@ -9,19 +9,20 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from enum import Enum
 from functools import partial
 from typing import Generic
 
+from worker.engine_state import FOLLOWING, EngineState
 from worker.errand import Errand
 from worker.errors import ModelLoading, ModelUnloading, QueueFull, WorkerError, incident_of
 from worker.events import Completed, Event, Failed, Usage
 from worker.job import Job, P, R, RequestView, T, Workload
 from worker.outbox import Outbox
 from worker.outcomes import reject, resolve, retrieve
+from worker.turn import Alone, Turn
 
 MAX_FAILURES_IN_A_ROW = 3
 LONGEST_WAIT_S = 3600.0
@@ -30,16 +31,6 @@ PAUSED_WAIT_S = 1.0
 JOIN_S = 10.0
 # A flood of requests must not keep those that run from their next step.
 MAX_COMMANDS_A_CYCLE = 64
-
-
-class EngineState(Enum):
-    """What the engine takes; only `Engine._move` changes it."""
-
-    LOADING = "loading"
-    READY = "ready"
-    STOPPING = "stopping"
-    BROKEN = "broken"
-    ENDED = "ended"
 
 
 class Engine(Generic[R, P]):
@@ -53,7 +44,7 @@ class Engine(Generic[R, P]):
         loop: where outboxes are filled and `on_fatal` is called.
         clock: monotonic seconds; deadlines are in its time.
         slow_reader_s: how long a reader may leave its outbox full.
-        lease: entered around each tick, such as a turn on a device that is shared between processes.
+        turn: on the device, which other processes may share; ticks and errands wait for it, the load does not.
         on_fatal: called once when the thread is beyond repair and has ended all jobs; the process should exit.
 
     Attributes:
@@ -69,17 +60,17 @@ class Engine(Generic[R, P]):
         *,
         clock: Callable[[], float] = time.monotonic,
         slow_reader_s: float = 30.0,
-        lease: Callable[[], AbstractContextManager[object]] = nullcontext,
+        turn: Turn | None = None,
         on_fatal: Callable[[], None] = lambda: None,
     ) -> None:
         self.ticks = 0
         self.steps = 0
         self.load_progress: object = None
         self.workload = workload
+        self.turn: Turn = turn or Alone()
         self._loop = loop
         self._clock = clock
         self._slow_reader_s = slow_reader_s
-        self._lease = lease
         self._on_fatal = on_fatal
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -95,7 +86,8 @@ class Engine(Generic[R, P]):
         self._batch: list[tuple[Outbox, Event]] = []
         self._is_woken = False  # set anywhere
         self._failures = 0
-        self._has_work = False
+        self._errands: deque[Callable[[], None]] = deque()
+        self._has_work = self._is_held_up = False  # the latter while another has the turn
         self._stop_at: float | None = None
         self._num_aborted = 0
 
@@ -151,10 +143,10 @@ class Engine(Generic[R, P]):
             ModelLoading, ModelUnloading: as `submit`.
             Exception: whatever it raises.
         """
-        errand = Errand(work, self._lease)
+        errand = Errand(work)
         with self._lock:
             self._check_ready()
-            self._commands.put(partial(self._run_errand, errand.run))
+            self._commands.put(partial(self._errands.append, errand.run))
         return await errand.wait()
 
     def requests(self) -> list[RequestView]:
@@ -212,6 +204,7 @@ class Engine(Generic[R, P]):
     def _main(self) -> None:
         try:
             if self._load():
+                self.turn.begin(self.wake)
                 while self._cycle():
                     pass
         except BaseException as error:  # noqa: BLE001 (the engine's loop: whatever broke it, all jobs get a status)
@@ -241,13 +234,18 @@ class Engine(Generic[R, P]):
         self._end_overdue()
         if self._stop_at is not None and (not self._admitted or self._clock() >= self._stop_at):
             return False
-        self._has_work = self._tick()
+        self._is_held_up = not self.turn.take(self.workload.claim)
+        if self._is_held_up:
+            self.ticks += 1  # it waits, but it is alive
+        else:
+            self._run_errands()
+            self._has_work = self._tick()
         self.flush()
         return self._failures < MAX_FAILURES_IN_A_ROW
 
     def _take_commands(self) -> None:
         try:
-            if not self._has_work:
+            if not self._has_work or self._is_held_up:
                 self._commands.get(timeout=self._wait_s())()
             for _ in range(MAX_COMMANDS_A_CYCLE):
                 self._commands.get_nowait()()
@@ -273,12 +271,14 @@ class Engine(Generic[R, P]):
         plan: P | None = None
         self.ticks += 1
         try:
-            plan = self.workload.plan()
+            plan = self.workload.plan(self.turn.burst_s)
             if plan is None:
+                self.turn.rest()
                 return False
             self.steps += 1
-            with self._lease():
-                self.workload.run(plan, self)
+            self.workload.run(plan, self)
+            self.flush()
+            self.turn.give(self.workload.claim)
         except BaseException as error:  # noqa: BLE001 (the engine's loop: the jobs concerned fail, the rest go on)
             self._fail_tick(plan, error)
         else:
@@ -328,14 +328,17 @@ class Engine(Generic[R, P]):
         """End every job with a status, free everything, and say so."""
         is_broken = self._failures >= MAX_FAILURES_IN_A_ROW
         self._move(EngineState.BROKEN if is_broken else EngineState.ENDED)
-        self._has_work = True  # no more waiting: only what was submitted before the state changed
+        # No more waiting: only what was submitted before the state changed.
+        self._has_work, self._is_held_up = True, False
         while not self._commands.empty():
             self._take_commands()
+        self._run_errands()
         for job in list(self._admitted.values()):
             self._num_aborted += 1
             self._abort(job, ModelUnloading())
         try:
             self.workload.close()
+            self.turn.close()
         except BaseException as error:  # noqa: BLE001 (the engine's loop: the process is about to exit anyway)
             incident_of(error, "workload was not closed")
         self._aside.shutdown(wait=False, cancel_futures=True)
@@ -353,9 +356,10 @@ class Engine(Generic[R, P]):
 
     # Either thread.
 
-    def _run_errand(self, run: Callable[[], None]) -> None:
-        run()
-        self.ticks += 1
+    def _run_errands(self) -> None:
+        while self._errands:
+            self._errands.popleft()()
+            self.ticks += 1
 
     def _check_ready(self) -> None:
         if self._state is not EngineState.READY:
@@ -363,7 +367,7 @@ class Engine(Generic[R, P]):
 
     def _move(self, state: EngineState) -> None:
         with self._lock:
-            if state in _FOLLOWING[self._state]:
+            if state in FOLLOWING[self._state]:
                 _log.info("engine moved", extra={"before": self._state.value, "after": state.value})
                 self._state = state
 
@@ -382,14 +386,6 @@ class Engine(Generic[R, P]):
             job.outbox.put(Failed(ModelUnloading(), Usage()))
         return len(jobs)
 
-
-_FOLLOWING = {
-    EngineState.LOADING: frozenset({EngineState.READY, EngineState.STOPPING, EngineState.BROKEN, EngineState.ENDED}),
-    EngineState.READY: frozenset({EngineState.STOPPING, EngineState.BROKEN, EngineState.ENDED}),
-    EngineState.STOPPING: frozenset({EngineState.BROKEN, EngineState.ENDED}),
-    EngineState.BROKEN: frozenset[EngineState](),
-    EngineState.ENDED: frozenset[EngineState](),
-}
 
 _log = logging.getLogger(__name__)
 

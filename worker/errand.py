@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -14,12 +13,10 @@ class Errand(Generic[T]):
 
     Args:
         work: what is to be done.
-        lease: entered around it.
     """
 
-    def __init__(self, work: Callable[[], T], lease: Callable[[], AbstractContextManager[object]]) -> None:
+    def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
-        self._lease = lease
         self._done: Future[T] = Future()
 
     def run(self) -> None:
@@ -27,8 +24,7 @@ class Errand(Generic[T]):
         if not self._done.set_running_or_notify_cancel():
             return
         try:
-            with self._lease():
-                self._done.set_result(self._work())
+            self._done.set_result(self._work())
         except BaseException as error:  # noqa: BLE001 (handed to whoever asked for the work)
             self._done.set_exception(error)
 

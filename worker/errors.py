@@ -51,6 +51,7 @@ trace.
 import logging
 import secrets
 from collections.abc import Sequence
+from typing import Self
 
 from worker.clipping import clipped
 
@@ -175,6 +176,13 @@ class AdapterIncompatible(RequestError):
 
     def __init__(self, adapter: str, problem: str, **metadata: str) -> None:
         super().__init__(problem, adapter=adapter, **metadata)
+
+    @classmethod
+    def by_overflow(cls, names: Sequence[str]) -> Self | None:
+        """Return what a request is told whose logits are no numbers; None where it names no adapters."""
+        told = ", ".join(names)
+        problem = f"the answer is no number: with {told}, scaled as asked, what the model computes overflows"
+        return cls(told, problem) if names else None
 
 
 class AdapterInUse(RequestError):

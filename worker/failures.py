@@ -85,13 +85,18 @@ def status_of(error: BaseException, *, model: str = "", usage: Usage | None = No
     if row.reason is not None:
         trailers.append((DETAILS_TRAILER, _rpc_status(known, row, model).SerializeToString()))
     if row.code in _PUSHBACK_CODES:
-        trailers.append((PUSHBACK_TRAILER, "-1" if row.retry_after_s is None else str(int(row.retry_after_s * 1000))))
+        trailers.append((PUSHBACK_TRAILER, _pushback(row)))
     if usage is not None:
-        body = common_pb2.Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
-        body.cached_prompt_tokens = usage.cached_prompt_tokens
-        body.reasoning_tokens = usage.reasoning_tokens
-        trailers.append((USAGE_TRAILER, body.SerializeToString()))
+        trailers.append((USAGE_TRAILER, packed_usage(usage)))
     return RpcFailure(row.code, known.message, tuple(trailers))
+
+
+def packed_usage(usage: Usage) -> bytes:
+    """Return token counts as a trailer carries them."""
+    body = common_pb2.Usage(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+    body.cached_prompt_tokens = usage.cached_prompt_tokens
+    body.reasoning_tokens = usage.reasoning_tokens
+    return body.SerializeToString()
 
 
 def failure_of(error: Exception, *, model: str = "") -> common_pb2.Failure:
@@ -217,6 +222,16 @@ _LOAD_ERRORS: dict[str, type[LoadError]] = {
 }
 
 _PUSHBACK_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED})
+
+
+def _pushback(row: Row) -> str:
+    """Return when a client library may retry by itself, in milliseconds: -1 is never, and for RESOURCE_EXHAUSTED it is.
+
+    Some libraries, grpc-java's, obey a push-back whatever their policy says of the status, and would fill a full queue.
+    """
+    if row.code is not grpc.StatusCode.UNAVAILABLE or row.retry_after_s is None:
+        return "-1"
+    return str(int(row.retry_after_s * 1000))
 
 
 def _rpc_status(error: WorkerError, row: Row, model: str) -> RpcStatus:

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from worker.claim import Claim
 from worker.errors import DeadlineExceeded, SlowReader, WorkerError
 from worker.events import Event, Usage
 from worker.outbox import Outbox
@@ -182,8 +183,16 @@ class Workload(Protocol[R, P]):
         """Queue a job. Raises a `WorkerError` to refuse it."""
         ...
 
-    def plan(self) -> P | None:
-        """Choose the next tick's work; None when there is none for now. Reserves nothing that `drop` cannot free."""
+    def claim(self) -> Claim:
+        """Say how urgent the next tick's work is, among that of workers that share the device."""
+        ...
+
+    def plan(self, burst_s: float | None = None) -> P | None:
+        """Choose the next tick's work; None when there is none for now. Reserves nothing that `drop` cannot free.
+
+        Args:
+            burst_s: how long the tick should take at most, as far as work can be cut; None: as long as is best.
+        """
         ...
 
     def run(self, plan: P, reporter: Reporter[R]) -> None:

@@ -14,6 +14,7 @@ from worker.adapters.adapters import Adapters
 from worker.adapters.wanted import MAX_ADAPTERS
 from worker.constraints.compiler import GrammarCompiler
 from worker.constraints.tokens import constrained_tokens
+from worker.defaults import note_defaults
 from worker.describe import model_message
 from worker.model_loading import check_serves, load_model_of, note_runtime, text_settings
 from worker.prompting import Prompter
@@ -28,6 +29,8 @@ from worker.workloads.text import TextWorkload
 
 # Guesses from the text so far, for requests that ask for them.
 SPECULATION = "ngram"
+# Of the defaults, those of a draw; the seed is the request's.
+DRAWN = frozenset({*SAMPLING_RANGES, "penalty_window"})
 
 
 def make_workload(settings: WorkerSettings, on_template: Callable[[Template], None]) -> TextWorkload:
@@ -60,11 +63,13 @@ def served_model(
     """Return what the services need of a loaded model."""
     abilities = _abilities(loaded.checkpoint, settings)
     described = model_message(loaded.checkpoint, abilities)
+    note_defaults(described, settings.defaults or {})
     facts = ModelFacts(
         vocab_size=int(loaded.checkpoint.config["vocab_size"]),
         max_context_tokens=max_context_tokens,
         sampling=_default_sampling(described.default_sampling),
         max_tokens=_default_max_tokens(described.default_stopping),
+        seed=(settings.defaults or {}).get("seed"),
         # No more than may run and wait.
         max_sequences=min(MAX_SEQUENCES, settings.max_batch_rows + settings.max_queue_requests),
         # Guesses make steps of several tokens, whose last bits are not those of single ones there.
@@ -87,6 +92,7 @@ def served_model(
 def loaded_message(loaded: LoadedModel, max_context_tokens: int, settings: WorkerSettings) -> model_pb2.Model:
     """Return the loaded model with its limits and how it runs."""
     message = model_message(loaded.checkpoint, _abilities(loaded.checkpoint, settings))
+    note_defaults(message, settings.defaults or {})
     note_runtime(message, loaded, max_context_tokens, settings)
     keeps_prefixes = loaded.shares_prefixes and loaded.path is not NumericPath.REFERENCE
     message.limits.max_output_tokens = max_context_tokens - 1
@@ -118,7 +124,7 @@ def _template(checkpoint: Checkpoint, abilities: Abilities) -> Template | None:
 
 
 def _default_sampling(defaults: generation_pb2.SamplingParams) -> SamplingSettings:
-    given = {field.name: value for field, value in defaults.ListFields() if field.name in SAMPLING_RANGES}
+    given = {field.name: value for field, value in defaults.ListFields() if field.name in DRAWN}
     return SamplingSettings(**given)
 
 

@@ -7,6 +7,9 @@ So while others decode, chunks are cut to what was computed lately in the time t
 MIN_TOKENS = 32
 # Before anything was measured.
 FIRST_TOKENS = 128
+# Of a burst, while other processes wait for the device: a few more rows of a matrix cost little.
+MIN_BURST_TOKENS = 8
+FIRST_BURST_TOKENS = 32
 # How much the last chunk counts against those before it.
 NEWEST_SHARE = 0.5
 
@@ -28,6 +31,12 @@ class Pace:
         if self._tokens_per_second is None:
             return FIRST_TOKENS
         return max(MIN_TOKENS, int(self._tokens_per_second * self._gap_s))
+
+    def tokens_within(self, seconds: float) -> int:
+        """Return how many tokens fit into a burst, while other processes wait for the device; at least 8."""
+        if self._tokens_per_second is None:
+            return FIRST_BURST_TOKENS
+        return max(MIN_BURST_TOKENS, int(self._tokens_per_second * seconds))
 
     def note(self, num_tokens: int, seconds: float) -> None:
         """Take how long a step of prompt tokens took."""

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from native import blas
-from worker import logs
+from worker import logs, turn_line
 from worker.child import TEMPLATES, Child
 from worker.settings import WorkerSettings
 
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 def run(settings: WorkerSettings) -> int:
     """Run the worker and return the exit code of the process."""
     logs.configure(settings.log_level)
+    turn_line.keep_private()
     # Threads that hang are shown by the gateway's SIGUSR1, whatever Python is busy with.
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     child = _spawn_child()

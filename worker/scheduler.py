@@ -73,6 +73,11 @@ class Scheduler:
         """Sequences with a slot."""
         return len(self._running)
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether there is a sequence behind its prompt."""
+        return any(sequence.state is State.DECODING for sequence in self._running)
+
     def waiting_places(self) -> dict[Sequence, int]:
         """Return for each sequence that waits how many are before it."""
         return self._waiting.places()
@@ -98,6 +103,7 @@ class Scheduler:
         is_behind: Callable[[Sequence], bool],
         start: Callable[[Sequence], bool],
         busy_tokens: int | None = None,
+        idle_tokens: int | None = None,
     ) -> TextPlan | None:
         """Decide what the next tick computes.
 
@@ -108,6 +114,7 @@ class Scheduler:
                 sequence gives the slot back and is asked for again in the next tick. It must not be False for ever
                 once nothing else runs: nobody else would start.
             busy_tokens: of prompts in this tick where rows decode, at least 1; None: as many as without them.
+            idle_tokens: of prompts in this tick where none decode, at least 1; None: as many as may be.
 
         Returns:
             The plan; None when there is nothing to compute.
@@ -117,7 +124,7 @@ class Scheduler:
         """
         self._fill_slots(start)
         decode = tuple(sequence for sequence in self._running if self._decodes(sequence, is_behind))
-        prefill = self._turns.next_chunks(busy_tokens if decode else None)
+        prefill = self._turns.next_chunks(busy_tokens if decode else idle_tokens)
         return TextPlan(decode, prefill) if decode or prefill else None
 
     def _fill_slots(self, start: Callable[[Sequence], bool]) -> None:

@@ -134,6 +134,7 @@ class TextRequest:
         form: how the output is read.
         make_constraint: makes what restricts the tokens of one of its sequences; None: nothing does.
         adapters: mounted ones that change the model for it, in the order in which they are added.
+        adapter_names: what the caller calls them, in the same order.
     """
 
     request_id: str
@@ -152,6 +153,7 @@ class TextRequest:
     form: OutputFormat = field(default_factory=OutputFormat)
     make_constraint: Callable[[], Constraint] | None = None
     adapters: tuple[AdapterUse, ...] = ()
+    adapter_names: tuple[str, ...] = ()
     key: str = field(default_factory=lambda: secrets.token_hex(8))
 
 

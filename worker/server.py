@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 
 from models.registry import LoadProgress
+from worker.device_turn import device_turn
 from worker.engine import Engine
 from worker.errors import ModelLoading, ModelUnloading
 from worker.failures import failure_of
@@ -34,6 +35,8 @@ TERMINATE_GRACE_S = 8.0
 TOLD_TIMEOUT_S = 3.0
 ANSWERS_TIMEOUT_S = 1.0
 SERVER_GRACE_S = 1.0
+# How much longer a tick may take for each token of it.
+STEP_TOKEN_S = 0.25
 WAIT_INTERVAL_S = 0.005
 
 log = logging.getLogger(__name__)
@@ -59,6 +62,7 @@ class WorkerServer:
             hosting.workload,
             loop,
             slow_reader_s=settings.slow_reader_s,
+            turn=device_turn(settings.gpu_turns, self._allowance_s),
             on_fatal=lambda: self._exit(EXIT_BROKEN),
         )
         self._desk = Desk(self._engine, OpenRequests(), settings.outbox_bytes)
@@ -95,6 +99,7 @@ class WorkerServer:
         self._status.drain()
         self._desk.requests.tell_ending(grace_s)
         aborted = await self._engine.stop(grace_s)
+        self._desk.requests.end_unhanded(ModelUnloading())
         await self._wait_for_answers()
         self._status.end()
         self._exit(EXIT_OK)
@@ -112,6 +117,10 @@ class WorkerServer:
             raise ModelLoading(done.bytes_done, done.bytes_total) if isinstance(done, LoadProgress) else ModelLoading
         if self._status.state is not State.ACTIVE:
             raise ModelUnloading
+
+    def _allowance_s(self) -> float:
+        """Return how much longer than usual the present tick may take; any thread may ask."""
+        return self._hosting.workload.counts().step_tokens * STEP_TOKEN_S
 
     def _make_server(self) -> grpc.aio.Server:
         settings = self._settings

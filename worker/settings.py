@@ -12,6 +12,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, cast
 
 from models.blocks import MAX_STEP_TOKENS
+from worker.defaults import are_defaults
+from worker.logs import LEVELS
 
 SETTINGS_FD = 10
 MAX_SETTINGS_BYTES = 1 << 20
@@ -20,10 +22,10 @@ MAX_SOCKET_PATH_BYTES = 103
 
 ADAPTERS_BYTES = 256 << 20
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
 PATHS = ("fast", "reference")
 EXPERTS = ("auto", "resident", "mapped", "slab")
 TASKS = ("generate", "embed", "rerank")
+TURNS = ("auto", "on", "off")
 
 
 class SettingsError(Exception):
@@ -94,6 +96,10 @@ def _is_adapter(value: Any) -> bool:
     return all(key in checks and checks[key](each) for key, each in cast("dict[str, Any]", value).items())
 
 
+def _defaults(value: Any) -> bool:
+    return value is None or are_defaults(value)
+
+
 def _text_or_none(value: Any) -> bool:
     return value is None or _text(value)
 
@@ -131,7 +137,12 @@ class WorkerSettings:
     active: objects with `adapter`, and at will `source` (its name in the folder, unset the same), `pinned` and
     `revision`.
 
+    `defaults` are of requests that leave something open, by the names of `worker.defaults.RANGES`.
+
     `task` is what a text model is for: `generate`, `embed` or `rerank`; unset what the checkpoint's files say.
+
+    `gpu_turns` says whether this worker waits for its turn before it computes: `auto` on a GPU, `on` everywhere, `off`
+    nowhere. The turns come over descriptor 11.
     """
 
     instance_id: str = _key(_text)
@@ -170,10 +181,12 @@ class WorkerSettings:
     adapters_bytes: int = _key(_count, ADAPTERS_BYTES)
     lazy_adapters: bool = _key(_flag, False)
     adapters: Sequence[Mapping[str, Any]] = _key(_adapters, ())
+    defaults: Mapping[str, Any] | None = _key(_defaults, None)
     compute_threads: int | None = _key(_count_or_none, None)
     cpu_kernels: bool = _key(_flag, True)
     allow_mlx_lm: bool = _key(_flag, False)
-    log_level: str = _key(_one_of(*LOG_LEVELS), "info")
+    log_level: str = _key(_one_of(*LEVELS), "info")
+    gpu_turns: Literal["auto", "on", "off"] = _key(_one_of(*TURNS), "off")
 
     @classmethod
     def from_json(cls, text: bytes) -> "WorkerSettings":

@@ -63,6 +63,7 @@ class ModelFacts:
         max_context_tokens: prompt and output together.
         sampling: the model's defaults, as its GetModel reports them.
         max_tokens: default limit of the output; None: what the context has room for.
+        seed: default; None: any.
         max_sequences: that one request may ask for.
         max_draft_tokens: that the model guesses ahead at most; 0: it cannot.
         abilities: what it can do beside plain text.
@@ -72,6 +73,7 @@ class ModelFacts:
     max_context_tokens: int
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int | None = None
+    seed: int | None = None
     max_sequences: int = MAX_SEQUENCES
     max_draft_tokens: int = MAX_DRAFT_TOKENS
     abilities: Abilities = field(default_factory=Abilities)
@@ -178,7 +180,7 @@ def read_generation(
         envelope=read_envelope(message),
         prompt=prompt,
         sampling=_read_sampling(spec.sampling, model),
-        seed=spec.sampling.seed if spec.sampling.HasField("seed") else None,
+        seed=spec.sampling.seed if spec.sampling.HasField("seed") else model.seed,
         num_sequences=_read_num_sequences(spec.sampling, model),
         stopping=_read_stopping(spec.stopping, model),
         token_details=spec.output.token_ids or top_logprobs is not None,

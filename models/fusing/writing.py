@@ -29,6 +29,7 @@ from models.fusing.layers import fused_parts
 from models.fusing.plan import FusedFile, FusedTensor, FusePlan
 
 CHUNK_BYTES = 8 << 20
+MARK_FILE = ".pomona-fuse"  # in an unfinished folder: says that all that is in it may be removed
 _QUANTIZATION_KEYS = ("quantization", "quantization_config")
 
 ReportPhase = Callable[[str, int, int], None]
@@ -110,6 +111,7 @@ def put_in_place(plan: FusePlan, partial: Path) -> None:
         FuseUnwritable: that cannot be done.
     """
     try:
+        (partial / MARK_FILE).unlink(missing_ok=True)
         partial.rename(plan.path)
         sync_path(plan.path.parent)
     except OSError as error:
@@ -202,13 +204,16 @@ def _lock(path: Path, partial: Path, descriptor: int) -> None:
 
 
 def _empty(path: Path, partial: Path) -> None:
-    """Remove what a killed process left; where there are folders, it is somebody else's, and stays."""
+    """Remove what a killed process left, and mark the folder; what is not marked, or has folders, is not ours."""
     try:
         found = list(partial.iterdir())
-        if any(each.is_dir() and not each.is_symlink() for each in found):
+        is_ours = partial / MARK_FILE in found and not any(each.is_dir() and not each.is_symlink() for each in found)
+        if found and not is_ours:
             raise FuseUnwritable(f"{path.name} cannot be written: {partial.name} holds what no fusing left there")
+        (partial / MARK_FILE).touch()
         for each in found:
-            each.unlink()
+            if each.name != MARK_FILE:
+                each.unlink()
     except OSError as error:
         raise FuseUnwritable(_words(path, error)) from error
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
+from worker.claim import Claim
 from worker.engine import Engine
 from worker.errors import (
     ContextTooLong,
@@ -65,7 +66,10 @@ class Counting:
             raise ContextTooLong(job.request.limit, 10**9)
         self.jobs[job.request.key] = (job, 0)
 
-    def plan(self) -> CountPlan | None:
+    def claim(self) -> Claim:
+        return Claim.BULK
+
+    def plan(self, burst_s: float | None = None) -> CountPlan | None:
         ready = [key for key, (job, _) in self.jobs.items() if not job.outbox.is_full]
         return CountPlan(tuple(ready[: self.max_rows])) if ready else None
 

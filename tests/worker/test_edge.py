@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import io
+import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +16,9 @@ from pomona.v1 import common_pb2
 
 from tests.support.worker_client import refusal_of
 from worker.errors import MalformedRequest
-from worker.services.edge import SECRET_KEY, Call, Edge
+from worker.events import Usage
+from worker.logs import JsonFormatter
+from worker.services.edge import OWN_USAGE_KEY, SECRET_KEY, Call, Edge
 
 SECRET = "s"
 
@@ -42,6 +46,12 @@ async def fails_late(body: bytes, call: Call) -> NoReturn:
     raise MalformedRequest("it came to light late")
 
 
+async def has_used(body: bytes, call: Call) -> common_pb2.TokenIds:
+    call.usage = Usage(prompt_tokens=7, completion_tokens=3, cached_prompt_tokens=2)
+    logging.getLogger("worker.test").warning("noticed")
+    return common_pb2.TokenIds(ids=[1])
+
+
 @pytest.fixture
 async def channel(tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
     edge = Edge(SECRET, "m", 1000)
@@ -51,6 +61,7 @@ async def channel(tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
         "Stream": edge.stream(panics),
         "Cancelled": edge.stream(is_cancelled),
         "SendsTooMuch": edge.stream(sends_too_much),
+        "HasUsed": edge.unary(has_used),
         "FailsLate": edge.stream(fails_late),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", methods),))
@@ -93,3 +104,27 @@ async def test_a_caller_that_is_gone_is_no_failure_of_ours(
     call.cancel()
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_what_an_answer_consumed_is_told_beside_it(channel: grpc.aio.Channel) -> None:
+    call = channel.unary_unary("/s/HasUsed")(b"", metadata=((SECRET_KEY, SECRET),), timeout=5)
+    await call
+    trailers: dict[str, Any] = dict(await call.trailing_metadata())
+    usage = common_pb2.Usage.FromString(trailers[OWN_USAGE_KEY])
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_prompt_tokens) == (7, 3, 2)
+
+
+async def test_lines_of_a_call_tell_its_request_and_trace(channel: grpc.aio.Channel) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger("worker.test").addHandler(handler)
+    told = (("x-pomona-request-id", "r1"), ("traceparent", "00-abc-def-01"))
+    try:
+        for stamps in (told, ()):
+            await channel.unary_unary("/s/HasUsed")(b"", metadata=((SECRET_KEY, SECRET), *stamps), timeout=5)
+    finally:
+        logging.getLogger("worker.test").removeHandler(handler)
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["event"], first["request_id"], first["trace_id"]) == ("noticed", "r1", "abc")
+    assert not {"request_id", "trace_id"} & set(second)

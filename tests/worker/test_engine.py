@@ -1,14 +1,14 @@
 """The engine over a workload that only counts: no model, no device."""
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.waiting import eventually
-from tests.worker.counting import WAIT_S, Counting, CountingEngine, CountTo, failure_of, last_of, running, submit
+from tests.worker.counting import WAIT_S, Counting, CountingEngine, CountTo, failure_of, last_of, running, soon, submit
+from tests.worker.turning import NotedTurn
 from worker.engine import Engine
 from worker.errors import (
     CancelledByOperator,
@@ -130,15 +130,69 @@ async def test_what_the_workload_refuses_ends_at_once_and_never_starts(open_gate
     assert workload.started == []
 
 
-async def test_the_lease_is_held_for_each_step(open_gate: threading.Event):
-    held: list[str] = []
-
-    @contextlib.contextmanager
-    def lease() -> Generator[None]:
-        held.append("in")
-        yield
-        held.append("out")
-
-    async with running(Counting(gate=open_gate), lease=lease) as engine:
+async def test_each_step_takes_the_turn_and_ends_with_it(open_gate: threading.Event):
+    turn = NotedTurn()
+    async with running(Counting(gate=open_gate), turn=turn) as engine:
         await last_of(submit(engine, CountTo("a", 2)))
-    assert held == ["in", "out"] * 2
+    noted = [what for what in turn.noted if what != "rest"]
+    assert noted[:5] == ["begin", "take", "give", "take", "give"]
+    assert noted[-1] == "close"
+
+
+async def test_an_engine_with_nothing_to_do_lets_its_turn_rest(open_gate: threading.Event):
+    turn = NotedTurn()
+    async with running(Counting(gate=open_gate), turn=turn) as engine:
+        await last_of(submit(engine, CountTo("a", 1)))
+        await eventually(lambda: turn.noted[-1] == "rest")
+
+
+async def test_nothing_is_computed_without_the_turn_and_all_of_it_with_it(open_gate: threading.Event):
+    turn, workload = NotedTurn(is_free=False), Counting(gate=open_gate)
+    async with running(workload, turn=turn) as engine:
+        outbox = submit(engine, CountTo("a", 1))
+        await eventually(lambda: "ask" in turn.noted)
+        assert (engine.steps, workload.started) == (0, [])
+        turn.is_free = True
+        turn.wake()
+        assert isinstance(await last_of(outbox), Completed)
+
+
+async def test_who_waits_for_the_turn_can_be_cancelled_and_has_its_deadline(open_gate: threading.Event):
+    turn = NotedTurn(is_free=False)
+    async with running(Counting(gate=open_gate), turn=turn) as engine:
+        cancelled = submit(engine, CountTo("a", 1))
+        late = submit(engine, CountTo("b", 1, soon()))
+        engine.cancel("a", CancelledByOperator("a"))
+        assert isinstance(await failure_of(cancelled), CancelledByOperator)
+        assert isinstance(await failure_of(late), DeadlineExceeded)
+        assert engine.steps == 0
+
+
+async def test_an_engine_that_waits_for_the_turn_shows_that_it_lives(open_gate: threading.Event):
+    turn = NotedTurn(is_free=False)
+    async with running(Counting(gate=open_gate), turn=turn) as engine:
+        submit(engine, CountTo("a", 1))
+        await eventually(lambda: "ask" in turn.noted)
+        ticks = engine.ticks
+        await eventually(lambda: engine.ticks > ticks, WAIT_S)
+
+
+async def test_an_engine_that_waits_for_the_turn_does_not_poll(open_gate: threading.Event):
+    turn = NotedTurn()
+    async with running(Counting(gate=open_gate), turn=turn) as engine:
+        submit(engine, CountTo("a", 10**9))
+        await eventually(lambda: engine.steps > 0)
+        turn.is_free = False  # another has it now
+        await eventually(lambda: "ask" in turn.noted)
+        await asyncio.wait([asyncio.create_task(asyncio.Event().wait())], timeout=0.1)
+        assert turn.noted.count("ask") <= 3
+
+
+async def test_an_engine_that_waits_for_the_turn_stops(open_gate: threading.Event):
+    turn = NotedTurn(is_free=False)
+    async with running(Counting(gate=open_gate), turn=turn) as engine:
+        outbox = submit(engine, CountTo("a", 1))
+        await eventually(lambda: "ask" in turn.noted)
+        assert await engine.stop(0) == 1
+        assert isinstance(await failure_of(outbox), ModelUnloading)
+    assert turn.noted[-1] == "close"

@@ -5,7 +5,9 @@ import threading
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.worker.counting import Counting, CountingEngine, CountTo, last_of, running, submit
+from tests.worker.turning import NotedTurn
 from worker.engine import Engine
 from worker.errors import ClientGone, ModelLoading, ModelUnloading
 
@@ -78,9 +80,22 @@ async def test_nothing_is_done_before_the_load_and_after_the_end(open_gate: thre
         await engine.do(lambda: None)
 
 
-async def test_the_lease_is_held_for_an_errand(open_gate: threading.Event):
-    held: list[bool] = []
-    lease = threading.Lock()
-    async with running(Counting(gate=open_gate), lease=lambda: lease) as engine:
-        await engine.do(lambda: held.append(lease.locked()))
-    assert (held, lease.locked()) == ([True], False)
+async def test_an_errand_waits_for_the_turn(open_gate: threading.Event):
+    turn = NotedTurn(is_free=False)
+    async with running(Counting(gate=open_gate), turn=turn) as engine:
+        asked = asyncio.create_task(engine.do(lambda: turn.noted.append("done")))
+        await eventually(lambda: "ask" in turn.noted)
+        assert "done" not in turn.noted
+        turn.is_free = True
+        turn.wake()
+        await asked
+    assert turn.noted.index("take") < turn.noted.index("done") < turn.noted.index("rest")
+
+
+async def test_errands_of_an_engine_that_ends_are_done_all_the_same(open_gate: threading.Event):
+    turn = NotedTurn(is_free=False)
+    async with running(Counting(gate=open_gate), turn=turn) as engine:
+        asked = asyncio.create_task(engine.do(lambda: 7))
+        await eventually(lambda: "ask" in turn.noted)
+        await engine.stop(0)
+        assert await asked == 7

@@ -104,10 +104,10 @@ async def test_a_workload_that_cannot_even_plan_fails_all_its_jobs(open_gate: th
     plans = iter([ZeroDivisionError()])
     usual = workload.plan
 
-    def plan() -> CountPlan | None:
+    def plan(burst_s: float | None = None) -> CountPlan | None:
         for error in plans:
             raise error
-        return usual()
+        return usual(burst_s)
 
     async with running(workload) as engine:
         workload.plan = plan
@@ -121,7 +121,7 @@ async def test_a_workload_that_cannot_drop_breaks_the_engine_but_no_reader_waits
         outboxes = [submit(engine, CountTo(name, 3)) for name in "ab"]
         await eventually(lambda: len(workload.jobs) == 2)
         workload.jobs.pop("a")
-        workload.plan = lambda: CountPlan(("a", "b"))
+        workload.plan = lambda burst_s=None: CountPlan(("a", "b"))
         workload.gate.set()
         for outbox in outboxes:
             await failure_of(outbox)

@@ -14,9 +14,9 @@ class Listening(Counting):
     has_come = False
     num_asked = 0
 
-    def plan(self):
+    def plan(self, burst_s: float | None = None):
         self.num_asked += 1
-        return super().plan() if self.has_come else None
+        return super().plan(burst_s) if self.has_come else None
 
 
 async def test_any_thread_wakes_the_engine(open_gate: threading.Event):

@@ -137,6 +137,18 @@ def test_a_request_has_no_more_sequences_than_may_run_and_wait(
     assert served.facts.max_sequences == most
 
 
+def test_defaults_of_the_settings_are_told_and_hold(checkpoint: Path) -> None:
+    settings = told(
+        checkpoint, context_tokens=64, defaults={"top_k": 3, "penalty_window": 9, "seed": 7, "max_tokens": 5}
+    )
+    loaded = load(settings)
+    message = loaded_message(loaded, 64, settings)
+    assert (message.default_sampling.top_k, message.default_sampling.seed) == (3, 7)
+    assert message.default_stopping.max_tokens == 5
+    facts = served_model(loaded, 64, settings, None).facts
+    assert (facts.sampling.top_k, facts.sampling.penalty_window, facts.seed, facts.max_tokens) == (3, 9, 7, 5)
+
+
 def folder(path: Path, **config: object) -> Path:
     return write_folder(path / "tiny", config=llama_config(**config))
 

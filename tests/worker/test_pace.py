@@ -2,7 +2,7 @@
 
 import pytest
 
-from worker.pace import FIRST_TOKENS, MIN_TOKENS, Pace
+from worker.pace import FIRST_BURST_TOKENS, FIRST_TOKENS, MIN_BURST_TOKENS, MIN_TOKENS, Pace
 
 
 def test_before_anything_is_known_a_chunk_is_short():
@@ -29,3 +29,11 @@ def test_prompts_move_on_any_machine(seconds: float):
     pace = Pace(0.25)
     pace.note(1, seconds)
     assert pace.tokens >= MIN_TOKENS
+
+
+def test_a_burst_holds_what_can_be_computed_in_it_and_never_nothing():
+    pace = Pace(0.25)
+    assert pace.tokens_within(0.02) == FIRST_BURST_TOKENS
+    pace.note(500, 0.5)
+    assert pace.tokens_within(0.02) == 20
+    assert pace.tokens_within(0.0) == MIN_BURST_TOKENS

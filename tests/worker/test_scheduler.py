@@ -224,8 +224,9 @@ class DecodesOrComputes(Scheduler):
         is_behind: Callable[[Sequence], bool],
         start: Callable[[Sequence], bool],
         busy_tokens: int | None = None,
+        idle_tokens: int | None = None,
     ) -> TextPlan | None:
-        plan = super().plan(is_behind, start, busy_tokens)
+        plan = super().plan(is_behind, start, busy_tokens, idle_tokens)
         return replace(plan, decode=()) if plan is not None and plan.prefill else plan
 
 
@@ -235,8 +236,9 @@ class SkipsAToken(Scheduler):
         is_behind: Callable[[Sequence], bool],
         start: Callable[[Sequence], bool],
         busy_tokens: int | None = None,
+        idle_tokens: int | None = None,
     ) -> TextPlan | None:
-        plan = super().plan(is_behind, start, busy_tokens)
+        plan = super().plan(is_behind, start, busy_tokens, idle_tokens)
         if plan is None:
             return None
         late = (Chunk(chunk.sequence, replace(chunk.row, start=chunk.row.start + 1)) for chunk in plan.prefill)

@@ -65,6 +65,8 @@ def test_what_is_not_said_has_the_documented_default() -> None:
         ("lazy_adapters", True),
         ("adapters", []),
         ("adapters", [{"adapter": "a"}, {"adapter": "b", "source": "o/b", "pinned": True, "revision": "0"}]),
+        ("defaults", {"temperature": 0.5, "max_tokens": 7}),
+        ("defaults", None),
         ("log_level", "debug"),
     ],
 )
@@ -130,6 +132,8 @@ def test_a_key_without_a_default_must_be_there(key: str) -> None:
         ("adapters", [{"adapter": ""}]),
         ("adapters", [{"adapter": "a", "pinned": 1}]),
         ("adapters", [{"adapter": "a", "path": "/a"}]),
+        ("defaults", {"temperature": -1}),
+        ("defaults", ["temperature"]),
         ("log_level", "loud"),
         ("shoe_size", 43),
     ],

@@ -5,9 +5,10 @@ import pytest
 from models.registry import LoadedModel
 from tests.worker.text_engines import request
 from tests.worker.text_rows import row, sequence
+from worker.histogram import BOUNDS_US, Histogram
 from worker.job import Counts
 from worker.phases import PhaseClock
-from worker.stats import BOUNDS_US, RATE_MEMORY_S, Histogram, Rate, TextStats
+from worker.stats import RATE_MEMORY_S, Rate, TextStats
 
 # Histograms.
 

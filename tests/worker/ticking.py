@@ -44,6 +44,7 @@ class Ticked(Generic[R, W]):
         jobs: of the requests that have not ended, by their keys.
         events: of each request by its key, as posted.
         plans: one for each tick that did something.
+        burst_s: how long ticks should take, as the engine says while other processes wait for the device.
     """
 
     def __init__(self, make: Callable[[Clock], W]) -> None:
@@ -51,6 +52,7 @@ class Ticked(Generic[R, W]):
         self.jobs: dict[str, Job[R]] = {}
         self.events: dict[str, list[Event]] = {}
         self.plans: list[Any] = []
+        self.burst_s: float | None = None
         self.workload = make(self.clock)
         self.workload.load(lambda _: None)
 
@@ -67,7 +69,7 @@ class Ticked(Generic[R, W]):
     def tick_once(self) -> bool:
         """Do one tick; return whether there was work."""
         self.clock.now += TICK_S
-        plan = self.workload.plan()
+        plan = self.workload.plan(self.burst_s)
         if plan is None:
             return False
         self.plans.append(plan)

@@ -41,6 +41,11 @@ class AdapterLease:
         return tuple(AdapterUse(mount.slot, scale) for mount, scale in self._held)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What the caller calls them."""
+        return tuple(mount.name for mount, _ in self._held)
+
+    @property
     def resolved(self) -> list[common_pb2.ResolvedAdapter]:
         """What answers, exactly."""
         return [

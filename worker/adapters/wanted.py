@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pomona.v1 import common_pb2
 
+from models.adapters.names import MAX_NAME_CHARS
 from worker.errors import InvalidField
 
 # Of one request.
@@ -27,14 +28,14 @@ def read_adapters(uses: Iterable[common_pb2.AdapterUse]) -> tuple[WantedAdapter,
     """Read the adapters of a request, in their order; several may be the same.
 
     Raises:
-        InvalidField: they are too many, or one has no name or a scale that is out of range.
+        InvalidField: they are too many, or one has no name, one that is too long, or a scale that is out of range.
     """
     wanted: list[WantedAdapter] = []
     for index, use in enumerate(uses):
         if index == MAX_ADAPTERS:
             raise InvalidField("adapters", f"at most {MAX_ADAPTERS} adapters")
-        if not use.adapter:
-            raise InvalidField(f"adapters[{index}].adapter", "the name of an adapter")
+        if not 1 <= len(use.adapter) <= MAX_NAME_CHARS:
+            raise InvalidField(f"adapters[{index}].adapter", f"a name of 1 to {MAX_NAME_CHARS} characters")
         scale = use.scale if use.HasField("scale") else 1.0
         if not math.isfinite(scale) or abs(scale) > MAX_SCALE:
             raise InvalidField(f"adapters[{index}].scale", f"from -{MAX_SCALE:g} to {MAX_SCALE:g}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pomona.v1 import model_pb2
@@ -13,6 +14,16 @@ from worker.errors import ModelLoadFailed
 from worker.routed_experts import experts_message
 
 OPTION = "task"
+
+
+def check_no_defaults(defaults: Mapping[str, float] | None) -> None:
+    """Refuse defaults of requests of a model that draws no tokens.
+
+    Raises:
+        ModelLoadFailed: there are some.
+    """
+    if defaults:
+        raise ModelLoadFailed("a model that generates nothing has no defaults", option="defaults")
 
 
 def encoder_message(checkpoint: TextCheckpoint, path: Path, *, is_reranker: bool) -> model_pb2.Model:

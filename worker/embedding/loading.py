@@ -11,7 +11,7 @@ from models.checkpoint.checkpoint import open_checkpoint
 from models.embedding.embedder import for_vectors, read_embedder
 from models.registry import LoadProgress
 from worker.embedding.bounds import max_inputs
-from worker.embedding.describe import encoder_message, read_reranker
+from worker.embedding.describe import check_no_defaults, encoder_message, read_reranker
 from worker.embedding.loaded import LoadedEncoder
 from worker.model_loading import check_serves, load_model_of, note_runtime, text_settings
 from worker.settings import WorkerSettings
@@ -30,6 +30,7 @@ def make_embedding_workload(settings: WorkerSettings, *, is_reranker: bool) -> E
 
     def load(report: Callable[[object], None]) -> LoadedEncoder:
         report(LoadProgress("headers", 0, 0))
+        check_no_defaults(settings.defaults)
         checkpoint = open_checkpoint(path)
         check_serves(checkpoint, settings.context_tokens)
         reranker = read_reranker(checkpoint) if is_reranker else None

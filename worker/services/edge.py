@@ -11,16 +11,20 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from worker import logs
 from worker.envelope import Envelope
-from worker.errors import CredentialsInvalid, MalformedRequest, ResponseTooLarge
+from worker.errors import CredentialsInvalid, MalformedRequest, ResponseTooLarge, WorkerError
 from worker.events import Usage
-from worker.failures import status_of
+from worker.failures import packed_usage, status_of
 
 SECRET_KEY = "x-pomona-secret"  # noqa: S105  (the key's name)
 MODEL_KEY = "x-pomona-model"
 REQUEST_ID_KEY = "x-pomona-request-id"
 PRIORITY_KEY = "x-pomona-priority"
 PRINCIPAL_KEY = "x-pomona-principal"
+GROUP_KEY = "x-pomona-group"
+TRACEPARENT_KEY = "traceparent"
+OWN_USAGE_KEY = "x-pomona-usage-bin"  # for the gateway alone: its clients have it from the answer's last message
 # What ends the call or the process, and is no failure of a request; all else is, a panic of native code among it.
 PASSING = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 # What the library raises where something is sent in a call that is over.
@@ -30,6 +34,10 @@ BEGUN = (("x-pomona-begun", "1"),)
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
+def _no_end() -> WorkerError | None:
+    return None
+
+
 @dataclass(slots=True)
 class Call:
     """One call as its service sees it.
@@ -37,21 +45,42 @@ class Call:
     Attributes:
         context: of gRPC.
         stamps: metadata that the gateway set, by key.
-        usage: what a failed request consumed; goes into the trailers of the failure.
+        usage: what a request consumed; goes into the trailers of its status.
+        take_end: tells, once, with what the call was ended from here, where that cancelled it and not its caller.
     """
 
     context: Context
     stamps: dict[str, str]
     usage: Usage | None = None
+    take_end: Callable[[], WorkerError | None] = _no_end
 
     @property
     def principal(self) -> str:
         """Who called the gateway."""
         return self.stamps.get(PRINCIPAL_KEY, "")
 
+    @property
+    def group(self) -> str:
+        """Whose cached prompts the caller may share; without one, its own."""
+        return self.stamps.get(GROUP_KEY, self.principal)
+
     def time_remaining(self) -> float | None:
         """Return the seconds until the caller's deadline; None where there is none."""
         return self.context.time_remaining()
+
+    def note(self) -> None:
+        """Have the lines that this call's task logs tell whose they are."""
+        facts = {"request_id": self.stamps.get(REQUEST_ID_KEY, ""), "trace_id": self._trace_id()}
+        logs.concern({name: value for name, value in facts.items() if value})
+
+    def _trace_id(self) -> str:
+        parts = self.stamps.get(TRACEPARENT_KEY, "").split("-")
+        return parts[1] if len(parts) > 1 else ""
+
+    def tell_usage(self) -> None:
+        """Put what the request consumed into the trailers of its answer."""
+        if self.usage is not None:
+            self.context.set_trailing_metadata(((OWN_USAGE_KEY, packed_usage(self.usage)),))
 
     def check_envelope(self, envelope: Envelope, model: str) -> None:
         """Refuse a body that says something else than the gateway read in it.
@@ -101,9 +130,9 @@ class Edge:
             call = _call_of(context)
             try:
                 self._authenticate(call)
-                return self._serialized(await answer(body, call))
-            except PASSING:
-                raise
+                message = await answer(body, call)
+                call.tell_usage()
+                return self._serialized(message)
             except BaseException as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
                 await self._abort(call, error)
 
@@ -117,8 +146,7 @@ class Edge:
             try:
                 self._authenticate(call)
                 await answer(body, call)
-            except PASSING:
-                raise
+                call.tell_usage()
             except BaseException as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
                 await self._abort(call, error)
 
@@ -132,8 +160,7 @@ class Edge:
             try:
                 self._authenticate(call)
                 await answer(call)
-            except PASSING:
-                raise
+                call.tell_usage()
             except BaseException as error:  # noqa: BLE001  (the servicer's edge: every failure becomes a status)
                 await self._abort(call, error)
 
@@ -149,9 +176,18 @@ class Edge:
         shown = call.stamps.get(SECRET_KEY, "")
         if not hmac.compare_digest(shown.encode(), self.secret.encode()):
             raise CredentialsInvalid
+        call.note()
 
     async def _abort(self, call: Call, error: BaseException) -> NoReturn:
-        """Tell the caller what failed, unless it is gone."""
+        """Tell the caller what failed, unless it is gone.
+
+        Raises:
+            CancelledError: always, once that is done, or something else that is no failure of the request.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            error = call.take_end() or error
+        if isinstance(error, PASSING):
+            raise error
         if not isinstance(error, CALLER_GONE):
             failure = status_of(error, model=self.model, usage=call.usage)
             with contextlib.suppress(CALLER_GONE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from types import TracebackType
 from typing import Generic, Self
@@ -20,7 +21,7 @@ class Handed(Generic[R, P]):
 
     Args:
         desk: where to hand it in.
-        call: whose it is; its `usage` follows what fails.
+        call: whose it is; its `usage` follows what fails and what is complete.
         request_id: what people know it by.
         method: name of the RPC.
         outbox: of its events; None: one that holds nothing back.
@@ -31,7 +32,8 @@ class Handed(Generic[R, P]):
     ) -> None:
         self._desk = desk
         self._call = call
-        self._open = OpenRequest(request_id, method, call.principal)
+        self._open = OpenRequest(request_id, method, call.principal, task=asyncio.current_task())
+        call.take_end = self._open.take_end
         self._outbox = Outbox(desk.outbox_bytes) if outbox is None else outbox
         self._is_in_engine = False
 
@@ -59,6 +61,8 @@ class Handed(Generic[R, P]):
         if isinstance(event, Failed):
             self._call.usage = event.usage
             raise event.error
+        if isinstance(event, Completed):
+            self._call.usage = event.usage
         return event
 
     def _end(self, error: WorkerError) -> None:

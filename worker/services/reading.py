@@ -109,6 +109,7 @@ class Reading(Handed[TextRequest, TextPlan]):
             form=lead.form,
             make_constraint=lead.make_constraint,
             adapters=self._lease.uses,
+            adapter_names=self._lease.names,
         )
 
     def _stopping(self) -> StoppingSettings:
@@ -124,7 +125,7 @@ class Reading(Handed[TextRequest, TextPlan]):
 
     def _cache_use(self) -> CacheUse:
         asked = self._generation.shortcuts
-        namespace = self._lease.namespace + cache_namespace(self._call.principal, asked.cache_salt)
+        namespace = self._lease.namespace + cache_namespace(self._call.group, asked.cache_salt)
         return CacheUse(asked.bypass_prefix_cache, namespace)
 
     def _count(self, delta: TextDelta) -> None:
@@ -137,6 +138,6 @@ class Reading(Handed[TextRequest, TextPlan]):
         )
 
 
-def cache_namespace(principal: str, salt: str) -> str:
-    """Return what two requests have to agree in to share cached prompts: equal only for an equal caller and salt."""
-    return f"{len(principal)}:{principal}{salt}"
+def cache_namespace(group: str, salt: str) -> str:
+    """Return what two requests have to agree in to share cached prompts: equal only for an equal group and salt."""
+    return f"{len(group)}:{group}{salt}"

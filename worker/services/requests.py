@@ -1,5 +1,6 @@
 """The generations that the services hold open, with what the engine does not know of them."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ class OpenRequest:
         start_time: in seconds since 1970.
         key: what the engine knows it by; None until it is there.
         error: set when it was ended before it reached the engine.
+        task: that answers it.
         on_ending: called with the seconds that are left when the worker is about to end; None: nobody needs to know.
     """
 
@@ -30,12 +32,26 @@ class OpenRequest:
     start_time: float = field(default_factory=time.time)
     key: str | None = None
     error: WorkerError | None = None
+    task: "asyncio.Task[None] | None" = None
     on_ending: Callable[[float], None] | None = None
 
     def check(self) -> None:
         """Raise the error that ended it meanwhile."""
         if self.error is not None:
             raise self.error
+
+    def end_unhanded(self, error: WorkerError) -> None:
+        """End it with `error` although the engine does not have it yet: what it waits for is given up."""
+        if self.error is None:
+            self.error = error
+            if self.task is not None:
+                self.task.cancel()
+
+    def take_end(self) -> WorkerError | None:
+        """Return what it was ended with where that cancelled its task, and not its caller; the task goes on."""
+        if self.error is None or self.task is None or self.task.uncancel() > 0:
+            return None
+        return self.error
 
 
 class OpenRequests:
@@ -75,6 +91,12 @@ class OpenRequests:
         self._end_s = end_s
         for request in self._requests:
             _tell(request, remaining_s)
+
+    def end_unhanded(self, error: WorkerError) -> None:
+        """End those that the engine does not have: what they wait for, such as a grammar, may take long."""
+        for request in self._requests:
+            if request.key is None:
+                request.end_unhanded(error)
 
     def all(self) -> list[OpenRequest]:
         """Return the open requests, oldest first."""

@@ -3,6 +3,7 @@
 from pomona.v1 import server_pb2
 
 from worker.job import Counts, Durations
+from worker.turn import TurnStats
 
 # Fields that both sides call the same.
 COUNTED = (
@@ -23,19 +24,26 @@ COUNTED = (
 )
 
 
-def stats_message(model: str, counts: Counts, footprint_bytes: int) -> server_pb2.ModelStats:
+def stats_message(
+    model: str, counts: Counts, footprint_bytes: int, turn: TurnStats | None = None
+) -> server_pb2.ModelStats:
     """Return the counts of a model.
 
     Args:
         model: canonical name.
         counts: of its workload.
         footprint_bytes: memory of the whole process.
+        turn: what its turns on the device cost; None: it takes none.
     """
+    turn = turn or TurnStats()
+    durations = counts.durations if turn.waits is None else (*counts.durations, turn.waits)
     message = server_pb2.ModelStats(
         model=model,
         running_requests=counts.running,
         queued_requests=counts.queued,
-        durations=[_duration_stat(each) for each in counts.durations],
+        durations=[_duration_stat(each) for each in durations],
+        turn_wait_us_total=turn.wait_us_total,
+        turn_held_us_total=turn.held_us_total,
         **{name: getattr(counts, name) for name in COUNTED},
     )
     message.memory.footprint_bytes = footprint_bytes

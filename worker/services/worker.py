@@ -12,8 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pomona.v1 import model_pb2, server_pb2, worker_pb2
 
 from models.registry import LoadProgress
-from worker import wire
-from worker.errors import CancelledByOperator
+from worker import logs, wire
+from worker.errors import CancelledByOperator, InvalidField
 from worker.footprint import FootprintGauge
 from worker.job import RequestView
 from worker.services.desk import Desk
@@ -86,6 +86,7 @@ class WorkerService:
             "ListWorkerRequests": edge.unary(self.list_worker_requests),
             "CancelWorkerRequest": edge.unary(self.cancel_worker_request),
             "AnnounceEnding": edge.unary(self.announce_ending),
+            "SetWorkerLogLevel": edge.unary(self.set_worker_log_level),
             "Shutdown": edge.unary(self.shutdown),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
@@ -137,7 +138,7 @@ class WorkerService:
         named = self._desk.requests.named(request_id)
         for each in named:
             if each.key is None or not self._desk.engine.cancel(each.key, error):
-                each.error = error
+                each.end_unhanded(error)
         return worker_pb2.CancelWorkerRequestResponse(found=bool(named))
 
     async def announce_ending(self, body: bytes, _call: Call) -> worker_pb2.AnnounceEndingResponse:
@@ -145,6 +146,18 @@ class WorkerService:
         request = wire.parse(body, worker_pb2.AnnounceEndingRequest)
         self._desk.requests.tell_ending(_grace_s(request.remaining))
         return worker_pb2.AnnounceEndingResponse()
+
+    async def set_worker_log_level(self, body: bytes, _call: Call) -> worker_pb2.SetWorkerLogLevelResponse:
+        """Change the least that is logged.
+
+        Raises:
+            InvalidField: there is no such level.
+        """
+        level = wire.parse(body, worker_pb2.SetWorkerLogLevelRequest).level
+        if level not in logs.LEVELS:
+            raise InvalidField("level", f"is none of {', '.join(logs.LEVELS)}")
+        logs.set_level(level)
+        return worker_pb2.SetWorkerLogLevelResponse()
 
     async def shutdown(self, body: bytes, _call: Call) -> worker_pb2.ShutdownResponse:
         """Stop; the process ends after this answer."""
@@ -160,7 +173,7 @@ class WorkerService:
             steps_total=engine.steps,
             step_tokens=counts.step_tokens,
             failure=self._status.failure,
-            stats=stats_message(self._identity.model, counts, self._gauge.bytes),
+            stats=stats_message(self._identity.model, counts, self._gauge.bytes, engine.turn.stats),
         )
         if isinstance(progress, LoadProgress):
             report.load_progress.phase = progress.phase

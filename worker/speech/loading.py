@@ -58,6 +58,7 @@ def load_speech(settings: WorkerSettings, report: Callable[[LoadProgress], None]
     check_settings(
         context_tokens=settings.context_tokens,
         kv_scheme=None if settings.kv_scheme == "none" else settings.kv_scheme,
+        defaults=settings.defaults or None,
         experts=None if settings.experts == "auto" else settings.experts,
         expert_budget=settings.expert_budget,
         expert_trace=settings.expert_trace,

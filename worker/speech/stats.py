@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from worker.histogram import Histogram
 from worker.job import Counts
 from worker.phases import PhaseClock
-from worker.stats import Histogram, Rate
+from worker.stats import Rate
 
 
 @dataclass(slots=True)

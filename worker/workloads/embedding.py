@@ -18,6 +18,7 @@ from models.registry import LoadedModel
 from models.step import NumericPath
 from native import kernels
 from worker.chunks import REFERENCE_CHUNK_TOKENS
+from worker.claim import Claim
 from worker.embedding.encoder import Encoder, KernelBrokenError
 from worker.embedding.encoding import Encoding
 from worker.embedding.loaded import LoadedEncoder
@@ -25,12 +26,16 @@ from worker.embedding.request import EncodeRequest
 from worker.embedding.turns import NUM_SLOTS, SHORT_STEPS, Piece, Room, StepBounds, Turns
 from worker.errors import InvalidField, WorkerError, incident_of
 from worker.events import Completed, Failed, Started, Usage
+from worker.histogram import Histogram
 from worker.job import Counts, Job, Reporter, RequestView
 from worker.pace import Pace
 from worker.routed_experts import expert_counts, unreadable
-from worker.stats import Histogram, Rate
+from worker.stats import Rate
 from worker.text_settings import TextSettings
 from worker.workloads.errors import NotLoadedError
+
+# A request of so many tokens goes before prompts of workers that share the device.
+SHORT_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +116,21 @@ class EmbeddingWorkload:
         self._encodings[request.key] = Encoding(job)
         self._waiting.add(request.key, request.priority, [len(ids) for ids in request.inputs])
 
-    def plan(self) -> EncodePlan | None:
+    def claim(self) -> Claim:
+        """Say whether somebody waits for a little, or all that wait brought much."""
+        lengths = [encoding.job.request.num_tokens for encoding in self._encodings.values()]
+        return Claim.STEADY if lengths and min(lengths) <= SHORT_TOKENS else Claim.BULK
+
+    def plan(self, burst_s: float | None = None) -> EncodePlan | None:
         """Choose the pieces of the next step; while several requests wait, no more of them than is done in a moment."""
         bounds = self._step
-        if len(self._encodings) > 1 and bounds.num_inputs > 1:
-            bounds = replace(bounds, num_tokens=min(bounds.num_tokens, self._pace.tokens))
+        if bounds.num_inputs > 1:
+            most = [bounds.num_tokens]
+            if len(self._encodings) > 1:
+                most.append(self._pace.tokens)
+            if burst_s is not None:
+                most.append(self._pace.tokens_within(burst_s))
+            bounds = replace(bounds, num_tokens=min(most))
         pieces = self._waiting.plan(bounds)
         if not pieces:
             self._ready.rest()

@@ -21,6 +21,7 @@ from models.whisper.decoding import language_probabilities
 from models.whisper.session import Window
 from models.whisper.state import Memory
 from native import kernels
+from worker.claim import Claim
 from worker.errors import WorkerError, incident_of
 from worker.events import Completed, Failed, SpeechSegment, Started, Usage
 from worker.job import Counts, Job, Reporter, RequestView
@@ -38,6 +39,8 @@ from worker.workloads.errors import NotLoadedError
 
 # How long a tick may listen.
 LISTEN_S = 0.05
+# A tick that should be shorter hears one window, and nothing else.
+SEVERAL_WINDOWS_S = 0.5
 
 T = TypeVar("T")
 
@@ -54,11 +57,18 @@ class _New:
 class SpeechPlan:
     """A tick.
 
+    Args:
+        burst_s: how long it should take, because other processes share the device; None: as long as is best.
+
     Attributes:
         concerned: keys of the requests whose windows are computed just now.
+        is_short: one pass of the encoder, or of the decoder, is all.
+        listen_s: how long it may listen.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, burst_s: float | None = None) -> None:
+        self.is_short = burst_s is not None and burst_s < SEVERAL_WINDOWS_S
+        self.listen_s = LISTEN_S if burst_s is None else min(LISTEN_S, burst_s)
         self.concerned: tuple[str, ...] = ()
 
     @property
@@ -121,11 +131,16 @@ class SpeechWorkload:
         self._tasks[task.key] = task
         self._turns.join(task)
 
-    def plan(self) -> SpeechPlan | None:
+    def claim(self) -> Claim:
+        """Say whether somebody listens while it is spoken; windows of files are short work too."""
+        is_live = any(task.is_listened_to for task in self._tasks.values())
+        return Claim.LIVE if is_live else Claim.STEADY
+
+    def plan(self, burst_s: float | None = None) -> SpeechPlan | None:
         """Return another tick, unless the last found nothing to do and nobody has woken the engine since."""
         has_more, self._has_more = self._has_more, True
         if self._tasks and has_more:
-            return SpeechPlan()
+            return SpeechPlan(burst_s)
         if not self._tasks:
             mx.clear_cache()
         return None
@@ -133,10 +148,14 @@ class SpeechWorkload:
     def run(self, plan: SpeechPlan, reporter: Reporter[SpeechRequest]) -> None:
         """Do one tick."""
         self._num_ticks += 1
-        self._has_more = self._listen(reporter)
+        self._has_more = self._listen(plan.listen_s, reporter)
         try:
-            self._hear(self._chosen(reporter), plan, reporter)
-            self._step(plan, reporter)
+            chosen = self._chosen(1 if plan.is_short else self._bounds.max_new_windows, reporter)
+            self._hear(chosen, plan, reporter)
+            if chosen and plan.is_short:
+                self._has_more = True  # the step is another tick's: a pass of the encoder is a burst
+            else:
+                self._step(plan, reporter)
         finally:
             self._stats.step_tokens = 0
         for task in list(self._tasks.values()):
@@ -185,9 +204,9 @@ class SpeechWorkload:
             raise NotLoadedError("the model is not loaded")
         return self._loaded
 
-    def _listen(self, reporter: Reporter[SpeechRequest]) -> bool:
+    def _listen(self, seconds: float, reporter: Reporter[SpeechRequest]) -> bool:
         """Let requests listen to what came, those first that have waited for it; return whether there is more."""
-        end = self._clock() + LISTEN_S
+        end = self._clock() + seconds
         has_more = False
         waiting = [task for task in self._tasks.values() if not task.is_paused]
         for task in sorted(waiting, key=lambda each: (not each.is_listened_to, each.last_listened)):
@@ -197,10 +216,10 @@ class SpeechWorkload:
             has_more |= bool(self._guarded(task, task.transcriber.listen, reporter))
         return has_more
 
-    def _chosen(self, reporter: Reporter[SpeechRequest]) -> list[_New]:
-        """Return the windows that are heard next."""
+    def _chosen(self, most: int, reporter: Reporter[SpeechRequest]) -> list[_New]:
+        """Return the windows that are heard next, in one pass of the encoder."""
         chosen: list[_New] = []
-        while len(chosen) < self._bounds.max_new_windows:
+        while len(chosen) < most:
             found = self._next_window(chosen, reporter)
             if found is None:
                 break

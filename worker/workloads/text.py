@@ -22,7 +22,8 @@ from models.registry import LoadedModel, LoadProgress
 from models.step import NumericPath
 from native import kernels
 from worker.chunks import REFERENCE_CHUNKING, Chunk, Chunking
-from worker.errors import WorkerError, incident_of
+from worker.claim import Claim
+from worker.errors import AdapterIncompatible, WorkerError, incident_of
 from worker.events import Completed, Failed, PrefillProgress, Started, Usage, Waiting
 from worker.group import SequenceGroup
 from worker.inquiry import Inquiry
@@ -37,6 +38,9 @@ from worker.sequence import Advance, Sequence, State, TextRequest, TokenNotAllow
 from worker.stats import TextStats
 from worker.text_settings import TextSettings
 from worker.workloads.errors import NotLoadedError
+
+# A prompt of so many tokens goes before longer ones of workers that share the device.
+SHORT_TOKENS = 128
 
 
 class TextWorkload:
@@ -106,12 +110,16 @@ class TextWorkload:
         if request.waiting_events:
             self._places.add(rows[0].sequence)
 
-    def plan(self) -> TextPlan | None:
+    def claim(self) -> Claim:
+        """Say whether a stream is running or a prompt is short, or there are long prompts alone."""
+        is_short = any(len(group.job.request.prompt_ids) <= SHORT_TOKENS for group in self._groups.values())
+        return Claim.STEADY if is_short or self._scheduler.is_decoding else Claim.BULK
+
+    def plan(self, burst_s: float | None = None) -> TextPlan | None:
         """Choose the rows of the next tick; a row whose outbox is full pauses."""
         self._is_reading = False
-        # The cuts of the reference path are mlx-lm's.
-        busy_tokens = None if self._ready.model.path is NumericPath.REFERENCE else self._pace.tokens
-        plan = self._scheduler.plan(lambda sequence: self._of(sequence).job.outbox.is_full, self._start, busy_tokens)
+        most = self._most_tokens(burst_s)
+        plan = self._scheduler.plan(lambda sequence: self._of(sequence).job.outbox.is_full, self._start, *most)
         self._news = self._places.changed(self._scheduler.waiting_places)
         if plan is None and (self._is_reading or self._news):
             return TextPlan((), ())  # no step, and yet something to do: the next tick reads on
@@ -201,6 +209,14 @@ class TextWorkload:
         if self._loaded is None:
             raise NotLoadedError("the model is not loaded")
         return self._loaded
+
+    def _most_tokens(self, burst_s: float | None) -> tuple[int | None, int | None]:
+        """Return how many tokens of prompts the next tick may have beside rows that decode, and without any."""
+        if self._ready.model.path is NumericPath.REFERENCE:
+            return None, None  # its cuts are mlx-lm's
+        if burst_s is None:
+            return self._pace.tokens, None
+        return min(self._pace.tokens, self._pace.tokens_within(burst_s / 2)), self._pace.tokens_within(burst_s)
 
     def _of(self, sequence: Sequence) -> SequenceGroup:
         return self._groups[sequence.key]
@@ -309,7 +325,10 @@ class TextWorkload:
         reporter.tick()
         try:
             advances = row.advance()
-        except (LogitsNotFiniteError, TokenNotAllowedError, WorkerError) as error:
+        except LogitsNotFiniteError as error:
+            self._fail(sequence.key, AdapterIncompatible.by_overflow(sequence.request.adapter_names) or error, reporter)
+            return False
+        except (TokenNotAllowedError, WorkerError) as error:
             self._fail(sequence.key, error, reporter)
             return False
         self._stats.note_tokens(group.clock, row, row.num_read, self._clock())

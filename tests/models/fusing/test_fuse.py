@@ -190,6 +190,16 @@ def test_a_name_that_the_disk_does_not_take_is_told(tmp_path: Path) -> None:
         folders.fuse()
 
 
+def test_files_of_somebody_else_in_its_place_stay(tmp_path: Path) -> None:
+    folders = write(tmp_path)
+    mine = tmp_path / ".fused.partial"
+    mine.mkdir()
+    (mine / "notes").write_text("mine")
+    with pytest.raises(FuseUnwritable, match="holds what no fusing left there"):
+        folders.fuse()
+    assert [(path.name, path.read_text()) for path in mine.iterdir()] == [("notes", "mine")]
+
+
 def test_a_folder_of_somebody_else_in_its_place_stays(tmp_path: Path) -> None:
     folders = write(tmp_path)
     mine = tmp_path / ".fused.partial" / "mine"
@@ -239,6 +249,7 @@ def test_another_process_that_writes_the_same_is_told_and_left_alone(tmp_path: P
 def test_what_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
     folders = write(tmp_path)
     (tmp_path / ".fused.partial").mkdir()
+    (tmp_path / ".fused.partial" / ".pomona-fuse").touch()
     (tmp_path / ".fused.partial" / "stray").write_text("half")
     folders.fuse()
     assert names_in(folders.output) == names_in(folders.model)

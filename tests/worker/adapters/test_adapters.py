@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from worker.errors import (
     UnsupportedOption,
     WorkerError,
 )
+from worker.events import Failed
 
 PROMPT = tuple(int(token) for token in np.random.default_rng(3).integers(0, 256, 40))
 LONG = tuple(int(token) for token in np.random.default_rng(4).integers(0, 256, 130))
@@ -111,6 +113,23 @@ async def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
             assert refused.value.metadata == {"adapter": name, "available": "a, b"}
         with pytest.raises(AdapterNotFound):
             await stage.adapters.unload("b", 1)
+
+
+async def test_numbers_that_overflow_end_their_request_alone_and_are_told_by_the_adapters_name(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.write("a", 1)
+        stage.write("vast", 2, size=1e15, scale=1e20)
+        for name in ("a", "vast"):
+            await stage.load(name)
+        expected = await stage.generate(PROMPT, "a", max_tokens=30)
+        beside = asyncio.create_task(stage.generate(PROMPT, "a", max_tokens=30))
+        with await stage.adapters.lease([WantedAdapter("vast")]) as lease:
+            asked = replace(stage.request(PROMPT, lease.uses, lease.namespace), adapter_names=lease.names)
+            last = (await drain(submit(stage.engine, asked)))[-1]
+        assert isinstance(last, Failed)
+        assert isinstance(last.error, AdapterIncompatible)
+        assert (last.error.metadata, "overflows" in last.error.message) == ({"adapter": "vast"}, True)
+        assert (await beside)[0] == expected[0]
 
 
 async def test_one_that_does_not_fit_fails_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pomona.v1 import common_pb2
 from tests.support.worker_client import WorkerClient
 from tests.support.worker_process import MODEL, OPTIONS
 from worker.abilities import abilities_of
+from worker.claim import Claim
 from worker.engine import Engine
 from worker.events import Event, Usage
 from worker.job import Counts, Job, Reporter, RequestView
@@ -61,7 +62,10 @@ class Script:
         self.requests.append(job.request)
         self.jobs[job.request.key] = job
 
-    def plan(self) -> Turn | None:
+    def claim(self) -> Claim:
+        return Claim.BULK
+
+    def plan(self, burst_s: float | None = None) -> Turn | None:
         return next((Turn(job) for job in self.jobs.values()), None)
 
     def run(self, plan: Turn, reporter: Reporter[TextRequest]) -> None:

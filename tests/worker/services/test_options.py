@@ -175,6 +175,19 @@ async def test_only_an_equal_caller_with_an_equal_salt_shares_cached_prompts(tmp
     assert first == second
 
 
+async def test_a_group_shares_cached_prompts_and_no_other_does(tmp_path: Path) -> None:
+    told = script()
+    callers = [("ann", "team"), ("bob", "team"), ("cid", "cid"), ("team", "3:cid"), ("ann", "ann")]
+    async with serving(tmp_path, told) as services:
+        for principal, group in callers:
+            stamped = {**stamps(asking()), "principal": principal, "group": group}
+            await services.client.call(pb.GenerateRequest, asking().SerializeToString(), stamped)
+
+    ann, bob, *others = [each.cache.namespace for each in told.requests]
+    assert ann == bob
+    assert len({ann, *others}) == 4
+
+
 async def test_a_least_output_that_the_context_has_no_room_for_is_refused(tmp_path: Path) -> None:
     asked = asking(stopping=pb.StoppingParams(max_tokens=CONTEXT_TOKENS, min_tokens=CONTEXT_TOKENS - 2))
     async with serving(tmp_path, script()) as services:

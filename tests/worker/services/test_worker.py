@@ -108,3 +108,22 @@ async def test_heartbeats_go_on_while_the_largest_bodies_are_read(client: Worker
 
 async def test_the_socket_belongs_to_its_owner_alone(client: WorkerClient) -> None:
     assert client.worker.socket.stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_log_level_is_one_of_four(client: WorkerClient) -> None:
+    metadata = client.worker.metadata()
+    await client.gateway.SetWorkerLogLevel(worker_pb2.SetWorkerLogLevelRequest(level="info"), metadata=metadata)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await client.gateway.SetWorkerLogLevel(worker_pb2.SetWorkerLogLevelRequest(level="loud"), metadata=metadata)
+    assert refusal_of(raised.value).reason == "INVALID_FIELD"
+
+
+async def test_an_answer_tells_the_gateway_what_it_consumed(client: WorkerClient) -> None:
+    asked = request()
+    call = client.call(type(asked), asked.SerializeToString(), stamps(asked))
+    answer = await call
+    trailers: dict[str, Any] = dict(await call.trailing_metadata())
+    told = common_pb2.Usage.FromString(trailers["x-pomona-usage-bin"])
+    usage = answer.usage
+    assert (told.prompt_tokens, told.completion_tokens) == (usage.prompt_tokens, usage.completion_tokens)
+    assert told.completion_tokens > 0

@@ -15,6 +15,7 @@ from worker.speech.file_hearing import FileHearing
 from worker.speech.hearing import Transcriber
 from worker.speech.loaded import LoadedSpeech
 from worker.speech.request import SpeechRequest
+from worker.workloads.speech import LISTEN_S
 
 
 def test_a_short_clip_does_not_wait_behind_a_long_recording(speech: LoadedSpeech):
@@ -79,7 +80,7 @@ class Playhouse:
         clips = tuple((place * 0.4, place * 0.4 + 0.4) for place in range(num_windows))
         options = replace(GREEDY, conditions_on_previous=False, clips=clips)
         self.driven.admit(request(Sound.of(noise(num_windows * 0.4)), options, key=key), max_bytes=1 << 24)
-        while self.driven.workload._listen(self.driven):
+        while self.driven.workload._listen(LISTEN_S, self.driven):
             pass
 
     def until_heard(self, number: int) -> list[str]:

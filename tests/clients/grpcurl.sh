@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Streams an answer with grpcurl, which learns the contract from the server's reflection alone.
 #
-#   tests/clients/grpcurl.sh ADDRESS MODEL [GRPCURL]
+#   tests/clients/grpcurl.sh ADDRESS MODEL [GRPCURL [FLAG ...]]
 #
-# Fails unless the services are listed, tokens arrive, and the stream ends as the contract says.
+# Without flags the server is called without TLS. Fails unless the services are listed, tokens arrive, and the stream ends as the contract says.
 set -euo pipefail
 
 address=${1:?address}
 model=${2:?model}
 grpcurl=${3:-grpcurl}
+flags=("${@:4}")
+test ${#flags[@]} -gt 0 || flags=(-plaintext)
 service=pomona.v1.GenerationService
 request=$(
   cat <<JSON
@@ -23,11 +25,11 @@ request=$(
 JSON
 )
 
-services=$("$grpcurl" -plaintext -max-time 60 "$address" list)
+services=$("$grpcurl" "${flags[@]}" -max-time 60 "$address" list)
 grep -qx "$service" <<<"$services"
-"$grpcurl" -plaintext -max-time 60 "$address" describe "$service"
+"$grpcurl" "${flags[@]}" -max-time 60 "$address" describe "$service"
 
-answer=$("$grpcurl" -plaintext -max-time 120 -emit-defaults -d "$request" "$address" "$service/StreamGenerate")
+answer=$("$grpcurl" "${flags[@]}" -max-time 120 -emit-defaults -d "$request" "$address" "$service/StreamGenerate")
 tokens=$(grep -c '"delta"' <<<"$answer" || true)
 grep -q '"started"' <<<"$answer"
 grep -q '"completed"' <<<"$answer"

@@ -1,0 +1,172 @@
+"""A client for programs with an event loop."""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import grpc
+from google.protobuf.message import Message
+
+from pomona import requests
+from pomona.async_answer import AsyncAnswer
+from pomona.async_transcript import AsyncAudio, AsyncTranscript
+from pomona.connection import TIMEOUT_S, Connection, Pem
+from pomona.failure import failure_of
+from pomona.options import CallOptions, ChatOptions, EmbedOptions, GenerateOptions, RerankOptions, TranscribeOptions
+from pomona.v1 import (
+    embedding_pb2,
+    embedding_pb2_grpc,
+    generation_pb2,
+    generation_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    transcription_pb2_grpc,
+)
+from pomona.vectors import vectors_of
+
+PAGE_MODELS = 100
+
+_Asked = TypeVar("_Asked", bound=Message)
+_Told = TypeVar("_Told", bound=Message)
+_Stub = TypeVar("_Stub")
+
+
+def connect_async(
+    address: str,
+    *,
+    tls_ca: Pem | bool | None = None,
+    tls_cert: tuple[Pem, Pem] | None = None,
+    token: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    service_config: str | None = None,
+) -> "AsyncClient":
+    """Return a client of the server at `address`, as `connect` does, for asyncio; make it where the event loop runs.
+
+    Args:
+        address: where the server listens.
+        tls_ca: certificates to trust, a PEM file or its bytes; True: those of the system; None: no TLS.
+        tls_cert: the client's own certificate and its key, where the server asks for one.
+        token: goes with every call; without TLS to this machine only.
+        timeout_s: the deadline of a call that gives none, in seconds, above 0.
+        service_config: JSON of gRPC's service config, in place of the recommended retry policy.
+
+    Raises:
+        ValueError: a token would go in the clear over a network, or the timeout is not above 0.
+        OSError: a PEM file cannot be read.
+    """
+    return AsyncClient(Connection(address, tls_ca, tls_cert, token, timeout_s, service_config))
+
+
+class AsyncClient:
+    """Calls a server; tasks may share it. Closing it, or leaving its `async with` block, cancels what still runs.
+
+    Every method that calls raises `PomonaError` where the call fails.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        credentials, options = connection.credentials(), connection.options()
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(connection.address, options=options)
+        else:
+            self._channel = grpc.aio.secure_channel(connection.address, credentials, options)
+        self._generation = self.stub(generation_pb2_grpc.GenerationServiceStub)
+        self._embedding = self.stub(embedding_pb2_grpc.EmbeddingServiceStub)
+        self._transcription = self.stub(transcription_pb2_grpc.TranscriptionServiceStub)
+        self._models = self.stub(model_pb2_grpc.ModelServiceStub)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a call by a stub of your own needs to bring: the token."""
+        return self._connection.metadata
+
+    def stub(self, kind: Callable[[grpc.aio.Channel], _Stub]) -> _Stub:
+        """Return a stub of the contract on this client's channel, for what has no method here.
+
+        Its calls take `metadata=client.metadata` and `timeout=` themselves, and raise `grpc.aio.AioRpcError`.
+        """
+        return kind(self._channel)
+
+    def generate(self, model: str, prompt: requests.Text, **options: Unpack[GenerateOptions]) -> AsyncAnswer:
+        """Have a model continue `prompt`, text or token ids, as it stands."""
+        return self._stream(requests.generation(model, prompt, options), options)
+
+    def chat(
+        self, model: str, messages: str | Sequence[requests.ChatTurn], **options: Unpack[ChatOptions]
+    ) -> AsyncAnswer:
+        """Have a model answer a message of the user, or several messages such as `{"role": "user", "text": ...}`."""
+        return self._stream(requests.chat(model, messages, options), options)
+
+    async def count_tokens(
+        self, model: str, text: str | Sequence[requests.ChatTurn], **options: Unpack[CallOptions]
+    ) -> int:
+        """Return how many tokens a prompt, or a conversation, has."""
+        return (await self._ask(self._generation.CountTokens, requests.counting(model, text), options)).token_count
+
+    async def embed(self, model: str, texts: Sequence[str], **options: Unpack[EmbedOptions]) -> list[list[float]]:
+        """Return a vector for each text."""
+        return vectors_of(await self._ask(self._embedding.Embed, requests.embedding(model, texts, options), options))
+
+    async def rerank(
+        self, model: str, query: str, documents: Sequence[str], **options: Unpack[RerankOptions]
+    ) -> list[embedding_pb2.Ranking]:
+        """Return documents by their index with a score, the best first."""
+        request = requests.ranking(model, query, documents, options)
+        return list((await self._ask(self._embedding.Rerank, request, options)).rankings)
+
+    def transcribe(self, model: str, audio: AsyncAudio, **options: Unpack[TranscribeOptions]) -> AsyncTranscript:
+        """Have a model write down `audio`: a file's path, its bytes, or chunks of bytes as they come."""
+        config = requests.transcription(model, options)
+        timeout_s, metadata = self._timeout_s(options), self.metadata
+        call = self._transcription.StreamTranscribe
+        return AsyncTranscript(lambda sent: call(sent, timeout=timeout_s, metadata=metadata), config, audio)
+
+    async def models(self) -> list[model_pb2.Model]:
+        """Return all models that the caller may see."""
+        found: list[model_pb2.Model] = []
+        request = model_pb2.ListModelsRequest(page_size=PAGE_MODELS)
+        while True:
+            page = await self._ask(self._models.ListModels, request, {})
+            found += page.models
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
+
+    async def model(self, name: str) -> model_pb2.Model:
+        """Return what is known of a model: state, limits, what it can do."""
+        return (await self._ask(self._models.GetModel, model_pb2.GetModelRequest(model=name), {})).model
+
+    async def load(self, name: str, **options: Unpack[CallOptions]) -> model_pb2.Model:
+        """Load a model, and return once it serves. The first request would load it, too."""
+        return (await self._ask(self._models.LoadModel, model_pb2.LoadModelRequest(model=name), options)).model
+
+    async def unload(self, name: str, **options: Unpack[CallOptions]) -> model_pb2.Model:
+        """Unload a model, and return once its memory is free."""
+        return (await self._ask(self._models.UnloadModel, model_pb2.UnloadModelRequest(model=name), options)).model
+
+    async def close(self) -> None:
+        """Cancel what still runs, and end the connection."""
+        await self._channel.close()
+
+    def _stream(self, request: generation_pb2.StreamGenerateRequest, options: CallOptions) -> AsyncAnswer:
+        call = self._generation.StreamGenerate
+        return AsyncAnswer(call(request, timeout=self._timeout_s(options), metadata=self.metadata))
+
+    async def _ask(
+        self, method: "grpc.aio.UnaryUnaryMultiCallable[_Asked, _Told]", request: _Asked, options: CallOptions
+    ) -> _Told:
+        try:
+            return await method(request, timeout=self._timeout_s(options), metadata=self.metadata)
+        except grpc.RpcError as error:
+            raise failure_of(error) from error
+
+    def _timeout_s(self, options: CallOptions) -> float:
+        return options.get("timeout_s", self._connection.timeout_s)

@@ -13,6 +13,8 @@ from gateway.cli.verb import JsonFlag, verb
 Model = Annotated[str, typer.Argument(metavar="MODEL")]
 Adapter = Annotated[str, typer.Argument(metavar="ADAPTER")]
 
+REVISION_CHARS = 12  # of the table: enough to tell two apart
+
 GROUP = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
@@ -120,7 +122,7 @@ def every_adapter(connection: Connection, model: str) -> Iterator[model_pb2.Adap
 
 
 def _print(found: list[model_pb2.Adapter]) -> None:
-    headers = ("ADAPTER", "STATE", "REVISION", "RANK", "SCALE", "MEMORY", "REQUESTS", "PINNED")
+    headers = ("ADAPTER", "STATE", "REVISION", "RANK", "SCALE", "MEMORY", "SERVED", "PINNED")
     output.table(headers, [_row(one) for one in found])
     for one in found:
         if one.HasField("failure"):
@@ -131,7 +133,7 @@ def _row(adapter: model_pb2.Adapter) -> tuple[str, ...]:
     return (
         adapter.adapter,
         output.enum_word(model_pb2.AdapterState.Name, adapter.state, "ADAPTER_STATE_"),
-        adapter.revision,
+        adapter.revision[:REVISION_CHARS],
         str(adapter.rank or ""),
         f"{adapter.scale:g}" if adapter.rank else "",
         output.bytes_text(adapter.memory_bytes) if adapter.memory_bytes else "",

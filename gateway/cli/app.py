@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ VERBS: dict[str, Verb] = {
     "rerank": Verb("embed", "rerank", "Sort documents by how well they answer a query.", TALK),
     "models": Verb("models", "models", "List the models and their states.", TALK),
     "show": Verb("models", "show", "Show all that is known of one model.", TALK),
+    "health": Verb("health", "health", "Tell whether a server, or a model of it, takes requests.", TALK),
     "version": Verb("version", "version", "Print the versions of this command and of the server.", TALK),
     "pull": Verb("pull", "pull", "Download a model from the hub into its cache.", OPERATE),
     "rm": Verb("remove", "rm", "Remove a downloaded model from the hub's cache.", OPERATE),
@@ -47,8 +49,11 @@ VERBS: dict[str, Verb] = {
     "load": Verb("load", "load", "Load a model, with progress.", OPERATE),
     "unload": Verb("load", "unload", "Unload a model and give its memory back.", OPERATE),
     "adapters": Verb("adapters", "adapters", "List, load and unload the LoRA adapters of a model.", OPERATE),
+    "ps": Verb("ps", "ps", "List the models that are loaded, wait, load or failed, and what they do.", OPERATE),
+    "top": Verb("top", "top", "Watch the models and requests of a server until Ctrl-C.", OPERATE),
     "requests": Verb("requests", "requests", "List the requests in flight.", OPERATE),
     "cancel": Verb("requests", "cancel", "End a request by its id.", OPERATE),
+    "token": Verb("token", "token", "Make, list and revoke the tokens of a server's callers.", OPERATE),
     "logs": Verb("logs", "logs", "Print the log lines of the server and its workers.", OPERATE),
 }
 
@@ -60,6 +65,7 @@ MEANT = {
     "download": "pull",
     "estimate": "fit",
     "generate": "chat",
+    "healthcheck": "health",
     "info": "show",
     "kill": "cancel",
     "list": "models",
@@ -67,7 +73,6 @@ MEANT = {
     "memory": "fit",
     "merge": "fuse",
     "pack": "pack-experts",
-    "ps": "models --loaded",
     "refresh": "models --refresh",
     "remove": "rm",
     "run": "chat",
@@ -99,9 +104,13 @@ def _command(name: str) -> Any:
         return get_command(group)
     function = getattr(module, verb.function)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    # As it is written: a word in brackets, such as an extra of this install, is no markup.
-    single.command(name, help=escape(inspect.getdoc(function) or ""))(function)
+    single.command(name, help=_shown(inspect.getdoc(function) or ""))(function)
     return get_command(single)
+
+
+def _shown(text: str) -> str:
+    """Return a verb's text as markup in which bold is bold, and every other word in brackets is what it says."""
+    return re.sub(r"\\\[(/?bold)\]", r"[\1]", escape(text))
 
 
 def _listed() -> None:

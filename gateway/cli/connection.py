@@ -5,10 +5,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import grpc
 import typer
+from grpc_health.v1 import health_pb2_grpc
 from pomona.v1 import embedding_pb2_grpc, generation_pb2_grpc, model_pb2_grpc, server_pb2_grpc, transcription_pb2_grpc
 
 from gateway.cli.failures import UsageError, failure_of
@@ -34,8 +35,19 @@ class ServerOptions:
     tls_ca: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Use TLS, and trust the certificates in this PEM file.", rich_help_panel=_PANEL
+            metavar="FILE",
+            help="Use TLS, and trust the certificates in this PEM file. POMONA_CA does the same, but for unix:PATH.",
+            rich_help_panel=_PANEL,
         ),
+    ] = None
+    tls_client_cert: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Show this certificate, PEM, to a server that wants one.", rich_help_panel=_PANEL
+        ),
+    ] = None
+    tls_client_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its key, PEM, not encrypted.", rich_help_panel=_PANEL)
     ] = None
     token_file: Annotated[
         Path | None,
@@ -46,10 +58,16 @@ class ServerOptions:
         ),
     ] = None
     token: Annotated[str | None, typer.Option(envvar="POMONA_TOKEN", hidden=True)] = None
+    usual_ca: Annotated[Path | None, typer.Option(envvar="POMONA_CA", hidden=True)] = None
     timeout: Annotated[
         float | None,
         typer.Option(min=0.001, metavar="SECONDS", help="Give up after so long.", rich_help_panel=_PANEL),
     ] = None
+
+    @property
+    def trusted(self) -> Path | None:
+        """The certificates to trust; None: no TLS. What is set for all commands is not meant for sockets of files."""
+        return self.tls_ca or (None if self.server.startswith("unix:") else self.usual_ca)
 
 
 def names_server(context: typer.Context) -> bool:
@@ -72,6 +90,7 @@ class Connection:
     transcription: transcription_pb2_grpc.TranscriptionServiceStub
     server: server_pb2_grpc.ServerServiceStub
     admin: server_pb2_grpc.AdminServiceStub
+    health: Any  # its stub has no types
 
     @property
     def query_timeout_s(self) -> float:
@@ -100,6 +119,7 @@ def connect(options: ServerOptions) -> Generator[Connection]:
             transcription=transcription_pb2_grpc.TranscriptionServiceStub(channel),
             server=server_pb2_grpc.ServerServiceStub(channel),
             admin=server_pb2_grpc.AdminServiceStub(channel),
+            health=health_pb2_grpc.HealthStub(channel),
         )
     except grpc.RpcError as error:
         raise failure_of(error, options.server) from error
@@ -118,12 +138,30 @@ def _channel(options: ServerOptions) -> grpc.Channel:
     if options.server.startswith("unix:"):
         # A path is no valid name of a host, which some peers check.
         settings.append(("grpc.default_authority", "localhost"))
-    if options.tls_ca is None:
+    _check_certificates(options)
+    if options.trusted is None:
         return grpc.insecure_channel(options.server, options=settings)
-    roots = _read(options.tls_ca, "--tls-ca")
-    if PEM_MARK not in roots:
-        raise UsageError(f"--tls-ca: {options.tls_ca} holds no certificate in PEM form")
-    return grpc.secure_channel(options.server, grpc.ssl_channel_credentials(roots), options=settings)
+    source = "--tls-ca" if options.tls_ca else "POMONA_CA"
+    roots, chain, key = _read_certificate(options.trusted, source), None, None
+    if options.tls_client_cert is not None and options.tls_client_key is not None:
+        chain = _read_certificate(options.tls_client_cert, "--tls-client-cert")
+        key = _read(options.tls_client_key, "--tls-client-key")
+    return grpc.secure_channel(options.server, grpc.ssl_channel_credentials(roots, key, chain), options=settings)
+
+
+def _check_certificates(options: ServerOptions) -> None:
+    """Refuse half of what a client's certificate needs."""
+    if (options.tls_client_cert is None) != (options.tls_client_key is None):
+        raise UsageError("--tls-client-cert and --tls-client-key go together")
+    if options.tls_client_cert is not None and options.trusted is None:
+        raise UsageError("--tls-client-cert: a certificate is shown over TLS only: add --tls-ca FILE")
+
+
+def _read_certificate(path: Path, option: str) -> bytes:
+    content = _read(path, option)
+    if PEM_MARK not in content:
+        raise UsageError(f"{option}: {path} holds no certificate in PEM form")
+    return content
 
 
 def _is_local(address: str) -> bool:
@@ -144,7 +182,7 @@ def _metadata(options: ServerOptions) -> tuple[tuple[str, str], ...]:
     token = options.token if options.token_file is None else _token(options.token_file)
     if not token:
         return ()
-    if options.tls_ca is None and not _is_local(options.server):
+    if options.trusted is None and not _is_local(options.server):
         raise UsageError("a token is sent in the clear without TLS: add --tls-ca FILE")
     return (("authorization", f"Bearer {token}"),)
 

@@ -28,6 +28,8 @@ NOT_CONNECTED = ("failed to connect", "errors resolving")
 BROKEN_OFF = ("Stream removed", "Socket closed", "recvmsg:", "GOAWAY")
 # What they hold where the caller's own deadline passed.
 TIMED_OUT = "Deadline Exceeded"
+# What they say of a method that a server has not.
+UNKNOWN_METHOD = "Method not found!"
 NOBODY_THERE = ("Connection refused", "No such file or directory")
 
 
@@ -103,7 +105,10 @@ class ServerNotReachedError(ServerError):
         if any(words in facts.message for words in NOBODY_THERE):
             text = f"no server answers at {address}; start one with: pomona serve --listen {address} --model NAME=PATH"
         else:
-            text = f"no connection to {address}: {facts.message}; --tls-ca is for servers with TLS, and needed there"
+            text = (
+                f"no connection to {address}: {facts.message}. A server with TLS needs --tls-ca FILE (and"
+                " --tls-client-cert and --tls-client-key where it asks for certificates), one without takes none"
+            )
         self.args = (text,)
 
 
@@ -129,6 +134,10 @@ class StatusFacts:
             parts.append(f"(incident {self.metadata['incident']})")
         if self.retry_delay_s is not None:
             parts.append(f"(try again in {self.retry_delay_s:g} s)")
+        if self.reason == "CREDENTIALS_MISSING":
+            parts.append("A token is sent by --token-file FILE, or in POMONA_TOKEN.")
+        if self.reason == "MODEL_FAILED" and "model" in self.metadata:
+            parts.append(f"To try again: pomona load {self.metadata['model']}")
         if self.reason == "MODEL_NOT_FOUND" and "models" in self.metadata:
             parts.append(self._models())
         return " ".join(parts)
@@ -170,6 +179,9 @@ def _explained(facts: "StatusFacts") -> "StatusFacts":
     if facts.code == "DEADLINE_EXCEEDED" and TIMED_OUT in facts.message:
         words = "the answer did not come in time; --timeout SECONDS gives it more"
         return replace(facts, reason="TIMEOUT", message=words)
+    if facts.code == "UNIMPLEMENTED" and facts.message == UNKNOWN_METHOD:
+        words = "the server does not offer this call at this address; an admin socket takes no requests to models"
+        return replace(facts, message=words)
     return facts
 
 

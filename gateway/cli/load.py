@@ -35,11 +35,23 @@ def load(
     kv_scheme: KvScheme = "",
     experts: Experts = "",
     expert_budget: ExpertBudget = "",
+    pin: Annotated[
+        bool | None, typer.Option("--pin/--no-pin", help="It stays, whatever others need and however idle it is.")
+    ] = None,
+    idle_ttl: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="It goes when nobody used it for so long.")
+    ] = None,
+    evict: Annotated[
+        bool, typer.Option("--evict/--no-evict", help="Whether idle models may go to make room for it.")
+    ] = True,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is ready, or at once.")] = True,
     server: ServerOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Load a model, with progress.
+
+    Where there is no memory for it, it waits until there is. What is chosen
+    here holds until the model is unloaded by `pomona unload`.
 
     Ctrl-C stops the waiting and not the loading. With other options than it
     runs with, a loaded model is loaded anew: its running requests may finish,
@@ -54,7 +66,11 @@ def load(
     """
     options = model_pb2.LoadOptions(context_tokens=context_tokens, max_batch_rows=max_batch_rows, kv_scheme=kv_scheme)
     options.MergeFrom(expert_options(experts, expert_budget))
-    request = model_pb2.LoadModelRequest(model=model, return_immediately=not wait)
+    request = model_pb2.LoadModelRequest(model=model, return_immediately=not wait, pinned=pin)
+    if idle_ttl is not None:
+        request.idle_ttl.CopyFrom(duration("--idle-ttl", idle_ttl))
+    if not evict:
+        request.allow_eviction = False
     if options.ByteSize():
         request.options.CopyFrom(options)
     with connect(server) as connection:
@@ -112,7 +128,7 @@ def load_with_progress(
 
 
 def _warn_of_memory(connection: Connection, request: model_pb2.LoadModelRequest) -> None:
-    """Say it where `fit` would say that the model does not fit; where nobody can tell, the load will."""
+    """Say it where the model may need more than all models have; where nobody can tell, the load will."""
     question = model_pb2.EstimateModelRequest(model=request.model, options=request.options)
     try:
         response = connection.models.EstimateModel(
@@ -120,7 +136,7 @@ def _warn_of_memory(connection: Connection, request: model_pb2.LoadModelRequest)
         )
     except (grpc.RpcError, ServerError):
         return
-    if not fit_table.fits(response):
+    if not fit_table.fits(response) and response.estimate.total_bytes > response.estimate.budget_bytes:
         most, room = (
             output.bytes_text(each) for each in (response.estimate.total_bytes, response.estimate.budget_bytes)
         )

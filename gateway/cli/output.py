@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -80,7 +80,12 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     _print(grid)
 
 
-def _print(grid: Table, *, stderr: bool = False) -> None:
+def page(shown: RenderableType) -> None:
+    """Print what is not to be drawn again."""
+    _print(shown)
+
+
+def _print(grid: RenderableType, *, stderr: bool = False) -> None:
     """Print columns without the blanks that fill the last one."""
     screen = console(stderr=stderr)
     with screen.capture() as capture:

@@ -11,10 +11,12 @@ import typer
 
 from gateway.address import ListenError
 from gateway.cli import output
-from gateway.cli.failures import UsageError
+from gateway.cli.failures import CliError, UsageError
 from gateway.cli.lifeline import end_with_parent
+from gateway.cli.security_options import SecurityOptions
 from gateway.cli.verb import verb
-from gateway.server import serve as serve_clients
+from gateway.serving import ServerBroken
+from gateway.serving import serve as serve_clients
 from gateway.settings import Settings, SettingsError, load_settings
 
 
@@ -51,14 +53,19 @@ def serve(
     ] = None,
     log_level: Annotated[LogLevel | None, typer.Option(help="The least that is logged.")] = None,
     log_format: Annotated[LogFormat | None, typer.Option(help="How log lines look.")] = None,
+    security: SecurityOptions,
     lifeline_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the server in the foreground.
 
     Once it takes calls it prints "listening on ADDRESS", the only line on
     standard output; log lines go to standard error. A model is loaded by its
-    first request, or by `pomona load`. SIGTERM, SIGHUP and Ctrl-C let running
-    requests finish; a second one hurries them.
+    first request, or by `pomona load`. SIGTERM and Ctrl-C let running requests
+    finish; a second one hurries them. SIGHUP has settings and models read again
+    and ends nothing.
+
+    Other machines can reach it only with --tls-cert, --tls-key and --tokens,
+    or with --allow-plaintext: see docs/security.md.
 
     Flags win over POMONA_* variables, which win over the settings file.
 
@@ -69,6 +76,8 @@ def serve(
     if lifeline_fd is not None:
         end_with_parent(lifeline_fd)
     flags = _flags(listen, model or [], {"level": log_level, "format": log_format})
+    if told := security.as_settings():
+        flags["security"] = told
     if allow_mlx_lm is not None:
         flags["allow_mlx_lm"] = allow_mlx_lm
     try:
@@ -76,6 +85,8 @@ def serve(
         _run(reload(), reload)
     except (SettingsError, ListenError) as error:
         raise UsageError(str(error)) from error
+    except ServerBroken as error:
+        raise CliError("the server broke and ended itself; its log says how") from error
 
 
 def _flags(listen: str | None, models: list[str], logs: dict[str, StrEnum | None]) -> dict[str, Any]:

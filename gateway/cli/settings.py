@@ -19,3 +19,11 @@ def cache_folder() -> Path:
     if Path(named).is_absolute():
         return Path(named, "pomona")
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "pomona"
+
+
+def config_folder() -> Path:
+    """Return where this user's settings may lie; it need not exist."""
+    named = os.environ.get("XDG_CONFIG_HOME", "")
+    if Path(named).is_absolute():
+        return Path(named, "pomona")
+    return Path.home() / ("Library/Application Support" if sys.platform == "darwin" else ".config") / "pomona"

@@ -27,8 +27,13 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def run(server: ScriptedServer) -> Run:
-    def run(*arguments: str, stdin: str | None = None, address: str | None = None) -> Result:
-        environment = {"POMONA_SERVER": address or server.address, "POMONA_TOKEN": None, "NO_COLOR": "1"}
+    def run(*arguments: str, stdin: str | None = None, address: str | None = None, ca: str | None = None) -> Result:
+        environment = {
+            "POMONA_SERVER": address or server.address,
+            "POMONA_CA": ca,
+            "POMONA_TOKEN": None,
+            "NO_COLOR": "1",
+        }
         return CliRunner().invoke(app, list(arguments), input=stdin, env=environment)
 
     return run

@@ -121,6 +121,17 @@ def test_server_without_models_says_how_it_gets_some(server: ScriptedServer, run
     assert run("show", "smolm2").stderr.endswith("pomona serve --model NAME=PATH\n")
 
 
+def test_a_model_that_failed_is_told_with_what_tries_it_again(server: ScriptedServer, run: Run) -> None:
+    failed = Fail(grpc.StatusCode.FAILED_PRECONDITION, "It crashed too often.", "MODEL_FAILED", {"model": "smol"})
+    server.scripts["StreamGenerate"] = [failed]
+    assert "pomona load smol" in run("chat", "smol", "hi").stderr
+
+
+def test_a_call_that_an_address_does_not_offer_is_told_so(server: ScriptedServer, run: Run) -> None:
+    server.scripts["StreamGenerate"] = [Fail(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")]
+    assert "admin socket" in run("chat", "smol", "hi").stderr
+
+
 def test_program_reads_wrong_usage_as_an_object_of_the_same_form(server: ScriptedServer, run: Run) -> None:
     server.scripts["StreamGenerate"] = [queue_full()]
     failed = json.loads(run("chat", "m", "hi", "--json").stdout.splitlines()[-1])["error"]

@@ -180,6 +180,14 @@ def test_model_is_loaded_with_the_options_given(server: ScriptedServer, run: Run
     assert server.call("LoadModel").request == m.LoadModelRequest(model="smollm2", options=options)
 
 
+def test_a_load_says_how_long_its_model_stays_and_whether_others_go_for_it(server: ScriptedServer, run: Run) -> None:
+    server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm())]
+    assert run("load", "smollm2", "--pin", "--idle-ttl", "90", "--no-evict").exit_code == 0
+    assert server.call("LoadModel").request == m.LoadModelRequest(
+        model="smollm2", pinned=True, idle_ttl=Duration(seconds=90), allow_eviction=False
+    )
+
+
 def test_phases_of_a_load_are_told_while_it_runs(server: ScriptedServer) -> None:
     seen = Hold()
     server.scripts["WatchModels"] = [loading("reading", 10), loading("reading", 50), loading("warm-up", 100), Hold()]
@@ -214,11 +222,14 @@ def test_load_need_not_be_waited_for(server: ScriptedServer, run: Run) -> None:
     assert [call.method for call in server.calls] == ["EstimateModel", "LoadModel"]
 
 
-@pytest.mark.parametrize(("fits", "is_told"), [(False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("total_bytes", "fits", "is_told"),
+    [(25_000_000_000, False, True), (25_000_000_000, True, False), (18_000_000_000, False, False)],
+)
 def test_load_of_what_may_not_fit_is_told_in_a_line(
-    server: ScriptedServer, run: Run, fits: bool, is_told: bool
+    server: ScriptedServer, run: Run, total_bytes: int, fits: bool, is_told: bool
 ) -> None:
-    estimate = m.MemoryEstimate(total_bytes=25_000_000_000, budget_bytes=19_000_000_000)
+    estimate = m.MemoryEstimate(total_bytes=total_bytes, budget_bytes=19_000_000_000)
     server.scripts["EstimateModel"] = [m.EstimateModelResponse(estimate=estimate, fits_now=fits)]
     server.scripts["LoadModel"] = [m.LoadModelResponse(model=smollm())]
     result = run("load", "smollm2", "--context-tokens", "512")

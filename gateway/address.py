@@ -1,4 +1,4 @@
-"""Where the server listens: a loopback address or a Unix socket that only its owner may use."""
+"""Where the server listens: a Unix socket of its owner, a loopback address, or any other with TLS and tokens."""
 
 from __future__ import annotations
 
@@ -22,13 +22,22 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
-    """A loopback host and a port, 0 for a free one."""
+    """A host and a port, 0 for a free one."""
 
     host: str
     port: int
 
-    def bind(self, server: grpc.aio.Server) -> str:
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine reaches it."""
+        return _is_loopback(self.host)
+
+    def bind(self, server: grpc.aio.Server, credentials: Any = None) -> str:
         """Have `server` listen here and return the address with the port that it got.
+
+        Args:
+            server: of the library.
+            credentials: with which it shows who it is; None: the connections are in the clear.
 
         Raises:
             ListenError: the port is taken or not allowed.
@@ -37,7 +46,7 @@ class TcpAddress:
         _try_bind(
             socket.AF_INET6 if ":" in self.host else socket.AF_INET, (self.host, self.port), f"{host}:{self.port}"
         )
-        port = _bound(server, f"{host}:{self.port}")
+        port = _bound(server, f"{host}:{self.port}", credentials)
         return f"{host}:{port}"
 
     def release(self) -> None:
@@ -50,8 +59,17 @@ class UnixAddress:
 
     path: Path
 
-    def bind(self, server: grpc.aio.Server) -> str:
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine reaches it."""
+        return True
+
+    def bind(self, server: grpc.aio.Server, credentials: Any = None) -> str:
         """Have `server` listen here, with mode 0600, in place of the socket of a server that is dead.
+
+        Args:
+            server: of the library.
+            credentials: with which it shows who it is; None: the connections are in the clear.
 
         Raises:
             ListenError: another server listens here, or the path is something else.
@@ -61,7 +79,7 @@ class UnixAddress:
         self.path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
-            _bound(server, f"{UNIX}{self.path}")
+            _bound(server, f"{UNIX}{self.path}", credentials)
         finally:
             os.umask(mask)
         return f"{UNIX}{self.path}"
@@ -91,7 +109,7 @@ def parse_address(text: str) -> Address:
     """Read `HOST:PORT` or `unix:PATH`.
 
     Raises:
-        ListenError: it is neither, or a host that others than this machine can reach.
+        ListenError: it is neither.
     """
     if text.startswith(UNIX):
         path = text.removeprefix(UNIX)
@@ -102,9 +120,22 @@ def parse_address(text: str) -> Address:
     host = host.removeprefix("[").removesuffix("]")
     if not found or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ListenError(f"{text!r} is neither HOST:PORT nor unix:PATH")
-    if not _is_loopback(host):
-        raise ListenError(f"{host} can be reached from other machines, which needs TLS and tokens: not built yet")
     return TcpAddress(host, int(port))
+
+
+def check_exposure(address: Address, *, has_tls: bool, has_tokens: bool, allow_plaintext: bool) -> None:
+    """Refuse to be reached from other machines by everybody, or in the clear, unless that is allowed.
+
+    Raises:
+        ListenError: the address is not this machine's alone, and TLS or tokens are missing.
+    """
+    missing = " and ".join(
+        name
+        for name, has in (("TLS (--tls-cert and --tls-key)", has_tls), ("tokens (--tokens)", has_tokens))
+        if not has
+    )
+    if missing and not address.is_private and not allow_plaintext:
+        raise ListenError(f"other machines can reach this address, so it needs {missing}; or --allow-plaintext")
 
 
 def _is_loopback(host: str) -> bool:
@@ -138,10 +169,13 @@ def _try_bind(family: socket.AddressFamily, where: Any, name: str) -> None:
             raise ListenError(f"{name}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _bound(server: grpc.aio.Server, address: str) -> int:
+def _bound(server: grpc.aio.Server, address: str, credentials: Any) -> int:
     """Bind and check the port: the library has returned 0 where it should have raised (grpc#10755)."""
     try:
-        port = server.add_insecure_port(address)
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise ListenError(f"{address} is taken or not allowed") from error
     if not port:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.errors import DeadlineExceeded, GatewayError, QueueFull, ServerDraining
+from gateway.principal import ANYONE, Principal
 
 MIB = 1024 * 1024
 
@@ -22,6 +23,7 @@ class AdmissionLimits:
         max_waiting: waiting for one of those places.
         max_wait_s: how long one of them waits.
         max_held_bytes: of all requests that wait or whose answer has not begun.
+        queue_share: of those waiting places and bytes, the most that one caller may have who is known by name.
     """
 
     max_requests: int
@@ -29,47 +31,87 @@ class AdmissionLimits:
     max_waiting: int
     max_wait_s: float
     max_held_bytes: int = 256 * MIB
+    queue_share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLimits:
+    """What holds for one model instead; None: what holds for all.
+
+    Attributes:
+        max_requests: of it in flight.
+        max_waiting: of them that wait for a place.
+    """
+
+    max_requests: int | None = None
+    max_waiting: int | None = None
 
 
 class Admission:
-    """Gives out places. Lives on one event loop; whoever has a place must leave it."""
+    """Gives out places. Lives on one event loop; whoever has a place must leave it.
 
-    def __init__(self, limits: AdmissionLimits) -> None:
-        """Begin with every place free."""
+    Args:
+        limits: for all; every place is free.
+        own: tells those of one model.
+    """
+
+    def __init__(self, limits: AdmissionLimits, own: Callable[[str], OwnLimits] = lambda _: OwnLimits()) -> None:
         self._limits = limits
+        self._own = own
         self._running: Counter[str] = Counter()
         self._total = 0
         self._waiting: list[_Waiter] = []
         self._held_bytes = 0
+        self._held_by: Counter[str] = Counter()  # bytes of each caller
         self._holders = 0
         self._is_closed = False
 
-    def hold(self, size: int) -> None:
-        """Keep a request of `size` bytes until `drop` is called with the same number.
+    @property
+    def num_waiting(self) -> int:
+        """How many wait for a place."""
+        return len(self._waiting)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the requests that are kept."""
+        return self._held_bytes
+
+    def hold(self, size: int, who: Principal = ANYONE) -> None:
+        """Keep a request of `size` bytes until `drop` is called with the same number and caller.
 
         Raises:
-            QueueFull: too many bytes are kept already.
+            QueueFull: too many bytes are kept already, of all callers or of this one.
         """
-        if self._held_bytes + size > self._limits.max_held_bytes:
+        most = self._limits.max_held_bytes
+        if self._held_bytes + size > most:
             raise QueueFull("request bytes", self._holders)
+        if self._held_by[who.name] + size > self._share(who, most):
+            raise QueueFull("request bytes of one caller", self._holders)
         self._held_bytes += size
+        self._held_by[who.name] += size
         self._holders += 1
 
-    def drop(self, size: int) -> None:
+    def drop(self, size: int, who: Principal = ANYONE) -> None:
         """Keep a request of `size` bytes no more."""
         self._held_bytes -= size
+        self._held_by[who.name] -= size
         self._holders -= 1
+        if not self._held_by[who.name]:
+            del self._held_by[who.name]
 
-    async def enter(self, model: str, priority: int = 0, timeout_s: float | None = None) -> None:
+    async def enter(
+        self, model: str, priority: int = 0, timeout_s: float | None = None, who: Principal = ANYONE
+    ) -> None:
         """Take a place for a request of `model`, waiting for one where none is free.
 
         Args:
             model: canonical name.
             priority: a higher one gets a free place first.
             timeout_s: until the caller's deadline.
+            who: the caller.
 
         Raises:
-            QueueFull: too many wait already, or no place became free within the limit.
+            QueueFull: too many wait already, of all callers or of this one, or no place became free within the limit.
             DeadlineExceeded: none became free before the caller's deadline.
             ServerDraining: no one is let in any more.
         """
@@ -77,15 +119,21 @@ class Admission:
         if self._has_place(model):
             self._take(model)
             return
-        if len(self._waiting) >= self._limits.max_waiting:
+        if not self._may_wait(model):
             raise self._full(model)
-        waiter = _Waiter(model, priority, asyncio.get_running_loop().create_future())
+        self._check_share(who)
+        waiter = _Waiter(model, priority, asyncio.get_running_loop().create_future(), who.name)
         self._waiting.append(waiter)
         limit_s = self._limits.max_wait_s
         if timeout_s is None or limit_s < timeout_s:
             await self._wait(waiter, limit_s, lambda: self._full(model))
         else:
             await self._wait(waiter, timeout_s, DeadlineExceeded)
+
+    def change(self, limits: AdmissionLimits) -> None:
+        """Hold to other limits from now on; who is in stays in."""
+        self._limits = limits
+        self._admit_waiting()
 
     def check_open(self) -> None:
         """Refuse who would bring new work.
@@ -138,7 +186,24 @@ class Admission:
                 waiter.admitted.set_result(None)
 
     def _has_place(self, model: str) -> bool:
-        return self._total < self._limits.max_requests and self._running[model] < self._limits.max_requests_per_model
+        most = self._own(model).max_requests or self._limits.max_requests_per_model
+        return self._total < self._limits.max_requests and self._running[model] < most
+
+    def _may_wait(self, model: str) -> bool:
+        most = self._own(model).max_waiting
+        is_over = most is not None and sum(one.model == model for one in self._waiting) >= most
+        return len(self._waiting) < self._limits.max_waiting and not is_over
+
+    def _check_share(self, who: Principal) -> None:
+        """Refuse a caller who has its share of the places to wait in."""
+        waiting = sum(one.caller == who.name for one in self._waiting)
+        if waiting >= self._share(who, self._limits.max_waiting):
+            raise QueueFull("one caller", waiting)
+
+    def _share(self, who: Principal, whole: int) -> float:
+        """Return how much of `whole` a caller may have, at least one of it; all of it who is not known by name."""
+        share = self._limits.queue_share if who.limits.queue_share is None else who.limits.queue_share
+        return max(1.0, whole * share) if who.name else whole
 
     def _take(self, model: str) -> None:
         self._running[model] += 1
@@ -155,3 +220,4 @@ class _Waiter:
     model: str
     priority: int
     admitted: asyncio.Future[None]
+    caller: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -50,6 +50,13 @@ class CatalogueModel:
         adapters_bytes: of those that are mounted together.
         lazy_adapters: whether a request mounts an adapter that it names.
         adapters: that its worker begins with.
+        pinned: whether it is never unloaded to make room for others, nor because it is idle.
+        preload: whether it is loaded as soon as the server runs.
+        idle_ttl_s: how long nothing may use it before it is unloaded, in seconds; 0: not at all; None is what
+            holds for all models.
+        defaults: of requests that leave something open, by the names of their fields.
+        max_requests: of it in flight; None is what holds for all models.
+        max_waiting: of them that wait for a place; None is as many as there is room for.
     """
 
     name: str
@@ -70,6 +77,12 @@ class CatalogueModel:
     adapters_bytes: int = 256 << 20
     lazy_adapters: bool = False
     adapters: tuple[DesiredAdapter, ...] = ()
+    pinned: bool = False
+    preload: bool = False
+    idle_ttl_s: float | None = None
+    defaults: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    max_requests: int | None = None
+    max_waiting: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +145,11 @@ class Catalogue:
         """Return the model that `name` or an alias means.
 
         Raises:
-            ModelNotFound: there is none; it lists the names there are.
+            ModelNotFound: there is none; `gateway.sight` lists the names that the caller may know.
         """
         model = self._by_name.get(name)
         if model is None:
-            raise ModelNotFound(name, tuple(one.name for one in self.models))
+            raise ModelNotFound(name)
         return model
 
     async def describe(self, model: CatalogueModel) -> Description:

@@ -43,6 +43,11 @@ class Watch(AsyncIterator[ModelStatus]):
         self._changed[model] = None
         self._wake.set()
 
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The models whose changes wait to be read."""
+        return tuple(self._changed)
+
     async def __anext__(self) -> ModelStatus:
         """Wait for a change; the caller's own life is the limit."""
         await self._wake.wait()

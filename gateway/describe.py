@@ -51,5 +51,5 @@ class Describer:
 
     def _settings(self, model: CatalogueModel) -> dict[str, Any]:
         told = {"reasoning_marks": model.reasoning_marks, "tool_dialect": model.tool_dialect, "task": model.task}
-        told |= {"allow_mlx_lm": self.allow_mlx_lm or None}
+        told |= {"allow_mlx_lm": self.allow_mlx_lm or None, "defaults": dict(model.defaults) or None}
         return {name: value for name, value in told.items() if value is not None}

@@ -6,7 +6,7 @@ It is kept of the model and not of its worker, so that it outlives every one of 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Of what a worker is told of its adapters, as JSON: all of its settings have to fit into a pipe.
 MAX_TOLD_BYTES = 8 * 1024
+# That are kept of one model, more than a worker can be told of: callers may call an adapter by any number of names.
+MAX_ASKED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,16 @@ def latest(adapters: Sequence[DesiredAdapter]) -> list[DesiredAdapter]:
 
 
 class DesiredAdapters:
-    """The adapters that are wanted of all models. Lives on one event loop."""
+    """The adapters that are wanted of all models. Lives on one event loop.
+
+    Attributes:
+        on_change: is called with the name of a model that others are wanted of.
+        settle: waits until that outlives this process, as far as it can.
+    """
 
     def __init__(self) -> None:
+        self.on_change: Callable[[str], None] = lambda _: None
+        self.settle: Callable[[], Awaitable[None]] = at_once
         self._asked: dict[str, dict[str, DesiredAdapter | None]] = {}
 
     def of(self, model: CatalogueModel) -> dict[str, DesiredAdapter]:
@@ -76,6 +85,14 @@ class DesiredAdapters:
         """Note that an adapter was unloaded, which goes before what the settings say."""
         self._note(model, name, None)
 
+    def asked(self, model: str) -> Mapping[str, DesiredAdapter | None]:
+        """Return what was asked for since, which goes before what the settings say; None: it is not wanted."""
+        return self._asked.get(model, {})
+
+    def restore(self, model: str, asked: Mapping[str, DesiredAdapter | None]) -> None:
+        """Have what `asked` once returned hold again."""
+        self._asked[model] = dict(asked)
+
     def forget(self, model: str) -> None:
         """Forget a model that is gone."""
         self._asked.pop(model, None)
@@ -90,3 +107,15 @@ class DesiredAdapters:
         asked = self._asked.setdefault(model, {})
         asked.pop(name, None)
         asked[name] = adapter
+        if len(asked) > MAX_ASKED:
+            del asked[min(asked, key=lambda one: _stays(asked[one]))]
+        self.on_change(model)
+
+
+def _stays(asked: DesiredAdapter | None) -> int:
+    """Return how much is lost with it: what is unwanted would be wanted again, where the settings say so."""
+    return 2 if asked is None else int(asked.pinned)
+
+
+async def at_once() -> None:
+    """Wait for nothing."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.catalogue import is_name
-from gateway.errors import InvalidField, MalformedRequest, Violation
+from gateway.request_errors import InvalidField, MalformedRequest, Violation
 from gateway.wire import LENGTH, MAX_FIELD_NUMBER, VARINT, value_at, varint_at
 
 MAX_FIELDS = 16
@@ -21,6 +21,7 @@ MODEL_FIELD = 1
 REQUEST_ID_FIELD = 2
 PRIORITY_FIELD = 4
 
+NOT_CONTENT = frozenset({MODEL_FIELD, REQUEST_ID_FIELD, PRIORITY_FIELD})
 WIRE_TYPES = {MODEL_FIELD: LENGTH, REQUEST_ID_FIELD: LENGTH, 3: LENGTH, PRIORITY_FIELD: VARINT}
 
 
@@ -63,6 +64,21 @@ def text_field(number: int, text: str) -> bytes:
     size = len(text)
     length = bytes((size,)) if size < 0x80 else bytes((size & 0x7F | 0x80, size >> 7))
     return b"".join((bytes((number << 3 | LENGTH,)), length, text.encode("ascii")))
+
+
+def content_of(body: bytes) -> Iterator[memoryview]:
+    """Yield the bytes of a request but for model, request id and priority, as far as `read_envelope` looks.
+
+    Raises:
+        MalformedRequest: the bytes are not protobuf.
+    """
+    view, kept, begin = memoryview(body), 0, 0
+    for number, _, end in _fields(body):
+        if number in NOT_CONTENT:
+            yield view[kept:begin]
+            kept = end
+        begin = end
+    yield view[kept:]
 
 
 def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:

@@ -2,19 +2,23 @@
 
     GatewayError
     ├── RequestError          MalformedRequest  InvalidField  UnsupportedOption  DuplicateRequestId  StreamIdle
-    │                         SlowReader  ScopeMissing
+    │                         SlowReader  RequestQuarantined
+    ├── CallerError           CredentialsMissing  CredentialsInvalid  CredentialsExpired  ScopeMissing
+    │                         ModelForbidden  RateLimited
     ├── ModelError            ModelNotFound  ModelLoading  ModelBackingOff  ModelFailed  ModelUnloading  ModelInUse
     │   │                     TaskNotSupported  AdapterNotFound
     │   └── LoadError         ModelLoadFailed  ModelExceedsMemory  CheckpointRejected  CheckpointCorrupt
     ├── WorkerError           WorkerDied  WorkerStalled  WorkerRestarting
-    ├── CapacityError         QueueFull
+    ├── CapacityError         QueueFull  MemoryBudget  MemoryPressure
     ├── PullError             RepositoryNotFound  RepositoryForbidden  HubUnreachable  DiskFull
     ├── ServerDraining
     ├── CancelledByOperator
     ├── DeadlineExceeded
     └── InternalError
 
-Classes in the left column are for catching only. `text` is what clients read: no path, no text of a foreign exception.
+Classes in the left column are for catching only. What is below RequestError is in `request_errors.py`, what is below
+CallerError in `caller_errors.py`, what is below PullError in `pull_errors.py`. `text` is what clients read: no path, no
+text of a foreign exception.
 """
 
 from __future__ import annotations
@@ -40,6 +44,10 @@ class RequestError(GatewayError):
     """Raised when the request itself is at fault."""
 
 
+class CallerError(GatewayError):
+    """Raised when the caller may not do this, or not so much of it."""
+
+
 class ModelError(GatewayError):
     """Raised when the model cannot serve the request now."""
 
@@ -58,78 +66,6 @@ class CapacityError(GatewayError):
 
 class PullError(GatewayError):
     """Raised when a checkpoint cannot be had from the hub."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One field at fault: its path in the request, and what is wrong with it."""
-
-    field: str
-    description: str
-
-
-@dataclass(eq=False)
-class MalformedRequest(RequestError):
-    """Raised when a body is not protobuf, or its envelope is not one that can be routed."""
-
-    problem: str
-
-    text = "The request is malformed: {0.problem}."
-
-
-@dataclass(eq=False)
-class InvalidField(RequestError):
-    """Raised when a field is out of its range; there is at least one violation."""
-
-    violations: tuple[Violation, ...]
-
-    text = "A field is invalid: {0.violations[0].field} {0.violations[0].description}."
-
-
-@dataclass(eq=False)
-class UnsupportedOption(RequestError):
-    """Raised when a field asks for something that this build does not do; there is at least one violation."""
-
-    violations: tuple[Violation, ...]
-
-    text = "An option is not supported: {0.violations[0].field} {0.violations[0].description}."
-
-
-@dataclass(eq=False)
-class DuplicateRequestId(RequestError):
-    """Raised when a request of the same caller with this id is still in flight."""
-
-    request_id: str
-
-    text = "A request with the id {0.request_id} is still in flight."
-
-
-@dataclass(eq=False)
-class StreamIdle(RequestError):
-    """Raised when a client opened a stream and sent nothing for `idle_s` seconds."""
-
-    idle_s: float
-
-    text = "No message came for {0.idle_s:g} seconds."
-
-
-@dataclass(eq=False)
-class SlowReader(RequestError):
-    """Raised when a client took nothing of its answer for `waited_s` seconds."""
-
-    waited_s: float
-
-    text = "The client took nothing of its answer for {0.waited_s:.1f} seconds."
-
-
-@dataclass(eq=False)
-class ScopeMissing(RequestError):
-    """Raised when the caller may not do this; `problem` says why, `scope` is what would be needed."""
-
-    scope: str
-    problem: str
-
-    text = "It is not allowed: {0.problem}."
 
 
 @dataclass(eq=False)
@@ -308,51 +244,24 @@ class QueueFull(CapacityError):
 
 
 @dataclass(eq=False)
-class RepositoryNotFound(PullError):
-    """Raised when the hub has no such repository, revision or file for this server; `problem` says which."""
+class MemoryBudget(CapacityError):
+    """Raised when a model waited for memory until the caller's time was over; `waiting_for` says for what, in words."""
 
-    repository: str
-    problem: str
+    model: str
+    waiting_for: str
+    needed_bytes: int
+    budget_bytes: int
 
-    text = "{0.repository} cannot be pulled: {0.problem}."
-
-
-@dataclass(eq=False)
-class RepositoryForbidden(PullError):
-    """Raised when the hub does not let this server have a repository; `problem` says what is needed."""
-
-    repository: str
-    problem: str
-
-    text = "{0.repository} cannot be pulled: {0.problem}."
+    text = "There is no memory for the model {0.model} now: it waits for {0.waiting_for}."
 
 
 @dataclass(eq=False)
-class HubUnreachable(PullError):
-    """Raised when the hub does not answer, or breaks off again and again; `problem` says which."""
+class MemoryPressure(CapacityError):
+    """Raised when the machine's memory is as good as full: `used_percent` is how full."""
 
-    repository: str
-    problem: str
+    used_percent: int
 
-    text = "{0.repository} cannot be pulled now: {0.problem}."
-
-
-@dataclass(eq=False)
-class DiskFull(PullError):
-    """Raised when what is to be downloaded does not fit on the disk of the hub's cache; 0 bytes: not known."""
-
-    repository: str
-    needed_bytes: int = 0
-    free_bytes: int = 0
-
-    @property
-    def words(self) -> str:
-        """Both sizes for people; without any, it became full on the way."""
-        if not self.needed_bytes:
-            return "that became full; what came is kept"
-        return f"it needs {self.needed_bytes / 1e9:.2f} GB, and {self.free_bytes / 1e9:.2f} GB are free"
-
-    text = "{0.repository} does not fit on the disk of the cache: {0.words}."
+    text = "The memory of this machine is {0.used_percent} % full."
 
 
 class ServerDraining(GatewayError):
@@ -383,6 +292,12 @@ class InternalError(GatewayError):
     incident: str
 
     text = "Something failed in the server; its log has it as {0.incident}."
+
+
+def exceeds_memory(model: str, needed_bytes: int, budget_bytes: int) -> ModelExceedsMemory:
+    """Return the error for a model that takes more than all models together may."""
+    problem = f"it needs {needed_bytes / 1e9:.2f} GB, and models may take {budget_bytes / 1e9:.2f} GB together."
+    return ModelExceedsMemory(model, problem, {"needed_bytes": str(needed_bytes), "budget_bytes": str(budget_bytes)})
 
 
 def load_error(model: str, reason: str, problem: str, facts: Mapping[str, str]) -> LoadError:

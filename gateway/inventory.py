@@ -1,4 +1,4 @@
-"""What belongs into the catalogue: the models of the settings and those of the hub's cache, read anew on request.
+"""What belongs into the catalogue: models of the settings, of their folder and of the hub's cache, read on request.
 
 The only writer of the catalogue and of the models that workers are kept for. Files are read in a thread; what was found
 is then put in place at once, so that nobody ever sees half of a change. A model that is gone while a worker has it
@@ -18,9 +18,11 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.catalogue import Catalogue, CatalogueModel
 from gateway.desired_adapters import DesiredAdapter
-from gateway.errors import InvalidField, ModelNotFound, Violation
+from gateway.errors import ModelNotFound
 from gateway.hub.cache import CachedModel, cached_models
 from gateway.model_status import LoadOptions, WorkerPool
+from gateway.models_folder import models_in
+from gateway.request_errors import InvalidField, Violation
 from gateway.sections.model import ModelSettings
 from gateway.settings import Settings, SettingsError
 
@@ -66,15 +68,19 @@ class Sources:
         return replace(self, settings=self.reload())
 
     def find(self) -> Found:
-        """Return the models of the settings and, where they want it, of the hub's cache; it reads the disk.
+        """Return the models of the settings, of their models folder and, where they want it, of the hub's cache.
 
-        A name or alias of the settings goes before that of a repository.
+        It reads the disk. A name or alias of the settings goes before that of the folder, and both before that of a
+        repository.
 
         Raises:
             ValueError: two models of the settings share a name.
         """
         configured = [_entry(one) for one in self.settings.models]
         taken = {name for model in configured for name in (model.name, *model.aliases)}
+        folder = models_in(self.settings.models_folder) if self.settings.models_folder is not None else {}
+        configured += [CatalogueModel(name, path) for name, path in folder.items() if name not in taken]
+        taken |= folder.keys()
         cached = cached_models(self.cache) if self.settings.hub_models else []
         listed = {model.name: model for model in cached if model.name not in taken}
         models = [*configured, *(CatalogueModel(model.name, model.checkpoint) for model in listed.values())]
@@ -90,16 +96,24 @@ class Inventory:
         catalogue: for lookups.
         workers: one for each model.
         log: takes what changes.
+        on_settings: is told of settings that were read again, once their models are in place.
     """
 
     def __init__(
-        self, found: Found, sources: Sources, catalogue: Catalogue, workers: WorkerPool, log: FilteringBoundLogger
+        self,
+        found: Found,
+        sources: Sources,
+        catalogue: Catalogue,
+        workers: WorkerPool,
+        log: FilteringBoundLogger,
+        on_settings: Callable[[Settings], None] = lambda _: None,
     ) -> None:
         self._found = found
         self._sources = sources
         self._catalogue = catalogue
         self._workers = workers
         self._log = log
+        self._on_settings = on_settings
         self._numbers = itertools.count(1)
         self._newest = 0
         self._leaving: set[str] = set()
@@ -126,6 +140,8 @@ class Inventory:
             problem = "of the server cannot be read again; its log says why"
             raise InvalidField((Violation("settings", problem),)) from error
         self._newest, self._sources = number, sources
+        if with_settings:
+            self._on_settings(sources.settings)
         return differences
 
     def take_out(self, name: str) -> bool:
@@ -140,9 +156,15 @@ class Inventory:
 
     async def follow(self) -> None:
         """Let models go that are gone, once no worker has them; runs until it is cancelled."""
-        async for status in self._workers.watch():
-            if status.model in self._leaving and self.take_out(status.model):
-                self._leaving.discard(status.model)
+        changes = self._workers.watch()
+        for name in tuple(self._leaving):  # what changed while nobody followed
+            self._let_leave(name)
+        async for status in changes:
+            self._let_leave(status.model)
+
+    def _let_leave(self, name: str) -> None:
+        if name in self._leaving and self.take_out(name):
+            self._leaving.discard(name)
 
     def _apply(self, found: Found) -> Differences:
         """Put in place what was found; without a wait in between."""
@@ -165,6 +187,9 @@ class Inventory:
             self._workers.put(name, partial(configured_options, self._catalogue, name))
         if differences != Differences():
             self._log.info("catalogue changed", **asdict(differences))
+        running = [name for name in differences.changed if not self._workers.can_remove(name)]
+        if running:
+            self._log.info("models run with their former settings until they are loaded again", models=running)
         return differences
 
 
@@ -178,7 +203,8 @@ def configured_options(catalogue: Catalogue, name: str) -> LoadOptions:
 
 def _entry(told: ModelSettings) -> CatalogueModel:
     adapters = tuple(DesiredAdapter(**one.model_dump()) for one in told.adapters)
-    return CatalogueModel(**told.model_dump(exclude={"adapters"}), adapters=adapters)
+    defaults = told.defaults.model_dump(exclude_none=True)
+    return CatalogueModel(**told.model_dump(exclude={"adapters", "defaults"}), adapters=adapters, defaults=defaults)
 
 
 def _beside(found: Iterable[CatalogueModel], kept: Sequence[CatalogueModel]) -> list[CatalogueModel]:

@@ -6,7 +6,7 @@ it is wanted.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from pomona.v1 import model_pb2
@@ -15,20 +15,43 @@ from gateway.back_off import BackOff
 from gateway.errors import GatewayError, ModelFailed
 from gateway.exit_words import words_of
 from gateway.experts import experts_word
+from gateway.life_events import (
+    AwaitIdle,
+    Claim,
+    Effect,
+    Event,
+    Exited,
+    Forsaken,
+    Granted,
+    Idle,
+    Leaving,
+    Pause,
+    PauseOver,
+    Progressed,
+    Ready,
+    Recovered,
+    Refused,
+    Retired,
+    StartWorker,
+    StopWorker,
+    Suspected,
+    Unwanted,
+    Wanted,
+)
 from gateway.load_options import following, in_effect
-from gateway.model_status import Exit, LoadOptions, LoadProgress, ModelState
+from gateway.model_status import Keeping, LoadOptions, LoadProgress, ModelState
 
 S = ModelState
 FOLLOWS: Mapping[ModelState, frozenset[ModelState]] = {
-    S.UNLOADED: frozenset({S.LOADING}),
-    S.QUEUED: frozenset(),  # For a model that waits for memory; there is no memory ledger yet.
+    S.UNLOADED: frozenset({S.QUEUED}),
+    S.QUEUED: frozenset({S.LOADING, S.UNLOADED, S.FAILED}),
     S.LOADING: frozenset({S.ACTIVE, S.UNLOADING, S.BACKING_OFF, S.FAILED}),
     S.ACTIVE: frozenset({S.DEGRADED, S.DRAINING, S.BACKING_OFF, S.FAILED}),
     S.DEGRADED: frozenset({S.ACTIVE, S.DRAINING, S.BACKING_OFF, S.FAILED}),
     S.DRAINING: frozenset({S.UNLOADING, S.UNLOADED}),
     S.UNLOADING: frozenset({S.UNLOADED}),
-    S.BACKING_OFF: frozenset({S.LOADING, S.UNLOADED}),
-    S.FAILED: frozenset({S.LOADING, S.UNLOADED}),
+    S.BACKING_OFF: frozenset({S.QUEUED, S.UNLOADED}),
+    S.FAILED: frozenset({S.QUEUED, S.UNLOADED}),
 }
 DEFAULT_GRACE_S = 30.0
 LOAD_OPTIONS = tuple(one.name for one in fields(LoadOptions))
@@ -38,112 +61,7 @@ class ImpossibleTransition(Exception):
     """Raised when a state is to follow one that it cannot follow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Someone needs the model.
-
-    Attributes:
-        options: how it is to be loaded; None takes it as it is.
-        is_order: an operator asks, or the checkpoint changed: a failed model is tried again.
-    """
-
-    options: LoadOptions | None = None
-    is_order: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unwanted:
-    """The model is to go, once its requests have ended or `grace_s` is over."""
-
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Progressed:
-    """Its load moved."""
-
-    progress: LoadProgress
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Its worker can be called; `facts` are what it said of the model."""
-
-    facts: model_pb2.Model
-
-
-@dataclass(frozen=True, slots=True)
-class Suspected:
-    """Its worker is to get no new work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """Its suspected worker reports again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """Its worker takes no more requests and is about to end, though nobody here asked it to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """Its worker's process is gone.
-
-    Attributes:
-        exit: how it ended.
-        failure: what the worker said of a load that failed.
-        is_counted: False where its crash belongs to an incident that was counted already.
-    """
-
-    exit: Exit
-    failure: GatewayError | None = None
-    is_counted: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """The last of its requests has ended, or their time is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class PauseOver:
-    """The pause after a crash is over; `number` tells it from an earlier one."""
-
-    number: int
-
-
-Event = Wanted | Unwanted | Progressed | Ready | Suspected | Recovered | Leaving | Exited | Idle | PauseOver
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorker:
-    """A worker is to be started."""
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitIdle:
-    """`Idle` is to be given once no request runs, or after `grace_s`."""
-
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StopWorker:
-    """The worker is to be stopped at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """`PauseOver(number)` is to be given after `delay_s`."""
-
-    number: int
-    delay_s: float
-
-
-Effect = StartWorker | AwaitIdle | StopWorker | Pause
-OnChange = Callable[[ModelState, ModelState], None]
+OnChange = Callable[["Lifecycle", ModelState], None]
 
 
 class Lifecycle:
@@ -153,7 +71,7 @@ class Lifecycle:
         model: its canonical name.
         back_off: its crashes.
         now: monotonic time in seconds.
-        on_change: is called with the old and the new state.
+        on_change: is called with the life after a change and the state before.
         configured: tells the options that hold where none was chosen; None where even that is not known.
     """
 
@@ -168,6 +86,7 @@ class Lifecycle:
         self.model = model
         self.state = S.UNLOADED
         self.options = LoadOptions()
+        self.keeping = Keeping()
         self.progress: LoadProgress | None = None
         self.facts: model_pb2.Model | None = None
         self.failure: GatewayError | None = None
@@ -179,7 +98,7 @@ class Lifecycle:
         self._on_change = on_change
         self._configured = configured
         self._is_wanted = False
-        self._ready_at_s: float | None = None
+        self.ready_at_s: float | None = None
         self._pause_number = 0
 
     @property
@@ -200,21 +119,51 @@ class Lifecycle:
         if self.state is S.FAILED and not event.is_order:
             return None
         is_other = self._choose(event.options or LoadOptions())
+        self.keeping = event.keeping.over(self.keeping)
         self._is_wanted = True
         if self.state in {S.UNLOADED, S.FAILED}:
             self._back_off.reset()
-            return self._start()
+            return self._queue()
+        if self.state is S.QUEUED:
+            return Claim() if is_other else None
         return self._leave(DEFAULT_GRACE_S) if is_other else None
 
     def unwanted(self, event: Unwanted) -> Effect | None:
         """Follow `Unwanted`: drain, stop the load, or forget the failure."""
         self._is_wanted = False
-        self.options = LoadOptions()
-        if self.state in {S.BACKING_OFF, S.FAILED}:
+        if event.is_forgotten:
+            self.options, self.keeping = LoadOptions(), Keeping()
+        if self.state in {S.BACKING_OFF, S.FAILED, S.QUEUED}:
             self.failure = None
             self._enter(S.UNLOADED)
             return None
         return self._leave(event.grace_s)
+
+    def retired(self, event: Retired) -> Effect | None:
+        """Follow `Retired`: drain or stop the load; a model that waits, in whatever way, goes on waiting."""
+        if self.state not in {S.LOADING, S.ACTIVE, S.DEGRADED}:
+            return None
+        self._is_wanted = False
+        return self._leave(event.grace_s)
+
+    def granted(self, _: Granted) -> Effect | None:
+        """Follow `Granted`: load."""
+        if self.state is not S.QUEUED:
+            return None
+        self.progress = LoadProgress("starting")
+        self._enter(S.LOADING)
+        return StartWorker()
+
+    def refused(self, event: Refused) -> None:
+        """Follow `Refused`: it is of no use to wait."""
+        if self.state is S.QUEUED:
+            self._fail(event.failure)
+
+    def forsaken(self, _: Forsaken) -> None:
+        """Follow `Forsaken`: nothing is loaded for nobody."""
+        if self.state is S.QUEUED:
+            self._is_wanted = False
+            self._enter(S.UNLOADED)
 
     def progressed(self, event: Progressed) -> None:
         """Follow `Progressed`."""
@@ -225,7 +174,7 @@ class Lifecycle:
         if self.state is S.LOADING:
             self.facts = event.facts
             self.progress = self.failure = None
-            self._ready_at_s = self._now()
+            self.ready_at_s = self._now()
             self._enter(S.ACTIVE)
 
     def suspected(self, _: Suspected) -> None:
@@ -244,12 +193,12 @@ class Lifecycle:
 
     def exited(self, event: Exited) -> Effect | None:
         """Follow `Exited`: unloaded as asked, failed for good, or again after a pause."""
-        served_s = 0.0 if self._ready_at_s is None else self._now() - self._ready_at_s
-        self.progress = self.facts = self._ready_at_s = None
+        served_s = 0.0 if self.ready_at_s is None else self._now() - self.ready_at_s
+        self.progress = self.facts = self.ready_at_s = None
         self.last_exit = words_of(event.exit)
         if self.state in {S.DRAINING, S.UNLOADING}:
             self._enter(S.UNLOADED)
-            return self._start() if self._is_wanted else None
+            return self._queue() if self._is_wanted else None
         if event.failure is not None:
             return self._fail(event.failure)
         delay_s = self._back_off.crashed(self._now(), served_s, is_counted=event.is_counted)
@@ -269,7 +218,7 @@ class Lifecycle:
         if self.state is not S.BACKING_OFF or event.number != self._pause_number:
             return None
         self.restarts += 1
-        return self._start()
+        return self._queue()
 
     def _choose(self, asked: LoadOptions) -> bool:
         """Keep what is asked for, and return whether some of it does not hold yet, as chosen, configured or running.
@@ -298,11 +247,10 @@ class Lifecycle:
             told.expert_budget_bytes or None,
         )
 
-    def _start(self) -> Effect:
-        self.progress = LoadProgress("starting")
+    def _queue(self) -> Effect:
         self.failure = None
-        self._enter(S.LOADING)
-        return StartWorker()
+        self._enter(S.QUEUED)
+        return Claim()
 
     def _leave(self, grace_s: float) -> Effect | None:
         if self.state is S.LOADING:
@@ -327,12 +275,16 @@ class Lifecycle:
         old, self.state = self.state, state
         if state not in FOLLOWS[old]:
             raise ImpossibleTransition(f"{old.name} to {state.name}")
-        self._on_change(old, state)
+        self._on_change(self, old)
 
 
 _STEPS: Mapping[type[Event], Callable[[Lifecycle, Any], Effect | None]] = {
     Wanted: Lifecycle.wanted,
     Unwanted: Lifecycle.unwanted,
+    Retired: Lifecycle.retired,
+    Granted: Lifecycle.granted,
+    Refused: Lifecycle.refused,
+    Forsaken: Lifecycle.forsaken,
     Progressed: Lifecycle.progressed,
     Ready: Lifecycle.ready,
     Suspected: Lifecycle.suspected,

@@ -17,11 +17,11 @@ from typing import Any, Protocol, cast
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor, WrappedLogger
 
+from gateway.log_levels import LogLevels
 from gateway.log_output import Style
 
 MAX_WAITING_LINES = 1000  # of one follower; older ones are dropped and counted
 MAX_FIELDS = 32
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,9 @@ class LineStream(Protocol):
         ...
 
 
-def make_log(ring: LogRing, level: str, style: Style, stream: LineStream) -> FilteringBoundLogger:
-    """Return a logger that writes to `stream` and to `ring` what is at least `level`."""
+def make_log(ring: LogRing, level: str | LogLevels, style: Style, stream: LineStream) -> FilteringBoundLogger:
+    """Return a logger that writes to `stream` and to `ring` what is at least `level`, which may change."""
+    levels = LogLevels(level) if isinstance(level, str) else level
     # Of the ways to write a trace this one shows no values of variables, which may be prompts and secrets.
     console = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
     render: tuple[Processor, ...] = (
@@ -128,9 +129,10 @@ def make_log(ring: LogRing, level: str, style: Style, stream: LineStream) -> Fil
         "FilteringBoundLogger",
         structlog.wrap_logger(
             _Writer(stream),
-            wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
             processors=[
                 structlog.processors.add_log_level,
+                levels,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
                 _Keeper(ring),
                 *render,

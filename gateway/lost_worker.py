@@ -13,6 +13,7 @@ from gateway.model_status import Exit, ExitCause, Instance
 from gateway.status import DETAILS_KEY
 
 EXIT_KNOWN_S = 0.05  # how long after a broken connection the news of the worker's end may take
+BUG_CODES = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL})
 LOST_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 
 

@@ -1,12 +1,14 @@
 """How much memory this machine has for models, and how much of it is free.
 
 A limit of a container counts as the machine's. Clean pages of files can be given back at any moment, so they are free.
-Sources: proc(5), `meminfo`; the kernel's `admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
+Sources: proc(5), `meminfo`; the kernel's `admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`; on macOS, `sysctl
+kern.memorystatus_level`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -28,15 +30,17 @@ class MachineMemory:
     Attributes:
         total_bytes: of this machine, or of the container that this process is in.
         free_bytes: what could be taken now; None where the system does not say.
+        set_bytes: what models may take together, where an operator set that.
     """
 
     total_bytes: int
     free_bytes: int | None = None
+    set_bytes: int | None = None
 
     @property
     def budget_bytes(self) -> int:
-        """What models may take together."""
-        return int(self.total_bytes * MODELS_SHARE)
+        """What models may take together; never more than there is."""
+        return int(self.total_bytes * MODELS_SHARE) if self.set_bytes is None else min(self.set_bytes, self.total_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,21 @@ class _Limit:
     used: int
 
 
-def machine_memory() -> MachineMemory:
-    """Ask the system."""
+def machine_memory(set_bytes: int | None = None) -> MachineMemory:
+    """Ask the system; `set_bytes` are what an operator lets models have."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sys.platform == "darwin":
+        percent = _free_percent_darwin()
+        return MachineMemory(total, None if percent is None else total * percent // 100, set_bytes)
     if sys.platform != "linux":
-        return MachineMemory(total)
+        return MachineMemory(total, None, set_bytes)
     limits = [limit for limit in container_limits() if limit.most < total]
     free = [limit.most - limit.used for limit in limits]
     machine = _meminfo_bytes("MemAvailable")
     if machine is not None:
         free.append(machine)
-    return MachineMemory(min([total, *(limit.most for limit in limits)]), max(0, min(free)) if free else None)
+    least = min([total, *(limit.most for limit in limits)])
+    return MachineMemory(least, max(0, min(free)) if free else None, set_bytes)
 
 
 def container_limits(cgroup: Path = CGROUP, root: Path = CGROUP_ROOT) -> Iterator[_Limit]:
@@ -84,6 +92,15 @@ def _limits(root: Path, name: str, files: tuple[str, str, str]) -> Iterator[_Lim
         most, used = _number(folder / most_file), _number(folder / used_file)
         if most is not None:
             yield _Limit(most, max(0, (used or 0) - _counted(folder / "memory.stat", clean_key)))
+
+
+def _free_percent_darwin() -> int | None:
+    """Return what `memory_pressure` calls the free percentage of the system's memory, caches counted as free."""
+    percent = ctypes.c_uint32()
+    size = ctypes.c_size_t(ctypes.sizeof(percent))
+    system = ctypes.CDLL("/usr/lib/libSystem.B.dylib")
+    failed: int = system.sysctlbyname(b"kern.memorystatus_level", ctypes.byref(percent), ctypes.byref(size), None, 0)
+    return None if failed else percent.value
 
 
 def _meminfo_bytes(key: str) -> int | None:

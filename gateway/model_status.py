@@ -78,6 +78,49 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long a loaded model stays where nobody uses it; None leaves the configured value.
+
+    Attributes:
+        pinned: it stays, whatever others need.
+        idle_ttl_s: after so many seconds without a request it goes; 0: right after the last one.
+    """
+
+    pinned: bool | None = None
+    idle_ttl_s: float | None = None
+
+    def over(self, other: Keeping) -> Keeping:
+        """Return what holds where this is chosen and `other` holds else."""
+        return Keeping(
+            other.pinned if self.pinned is None else self.pinned,
+            other.idle_ttl_s if self.idle_ttl_s is None else self.idle_ttl_s,
+        )
+
+
+class PressureLevel(enum.IntEnum):
+    """How full the machine's memory is; the numbers are those of `pomona.v1.MemoryPressure`."""
+
+    NORMAL = 1
+    SOFT_LIMIT = 2
+    HARD_LIMIT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatus:
+    """What models have of the machine's memory together.
+
+    Attributes:
+        budget_bytes: what they may take.
+        reserved_bytes: what those that are loaded, or load, may take at most.
+        pressure: how full the machine is.
+    """
+
+    budget_bytes: int
+    reserved_bytes: int
+    pressure: PressureLevel = PressureLevel.NORMAL
+
+
+@dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far a load is, in bytes of the checkpoint."""
 
@@ -120,6 +163,10 @@ class ModelStatus:
         options: the load options in effect.
         stats: what its worker's last heartbeat counted; None where there is no worker.
         last_used_s: when its last request ended or began, seconds since 1970.
+        keeping: what LoadModel chose of how long it stays.
+        pinned: whether it stays, whatever others need; as chosen or configured.
+        unload_time_s: when it goes if nobody uses it, seconds since 1970; None: it stays.
+        reserved_bytes: what its worker may take of memory at most; 0 where there is none.
         is_removed: whether there is no such model any more.
     """
 
@@ -133,6 +180,10 @@ class ModelStatus:
     options: LoadOptions = field(default_factory=LoadOptions)
     stats: server_pb2.ModelStats | None = None
     last_used_s: float | None = None
+    keeping: Keeping = field(default_factory=Keeping)
+    pinned: bool = False
+    unload_time_s: float | None = None
+    reserved_bytes: int = 0
     is_removed: bool = False
 
 
@@ -204,16 +255,42 @@ class WorkerPool(Protocol):
         """Return what is known of `model` now; of one that was removed, just that."""
         ...
 
-    async def load(self, model: str, options: LoadOptions | None, wait: bool) -> ModelStatus:
-        """Load `model` or join its load in flight; `wait` returns only when it is ready.
+    def memory(self) -> MemoryStatus:
+        """Return what models have of the machine's memory together."""
+        ...
+
+    async def load(
+        self,
+        model: str,
+        options: LoadOptions | None,
+        wait: bool,
+        *,
+        keeping: Keeping | None = None,
+        allow_eviction: bool = True,
+    ) -> ModelStatus:
+        """Load `model` or join its load in flight.
+
+        Args:
+            model: canonical name.
+            options: a model that runs with others is loaded anew; None takes it as it is.
+            wait: return only when it is ready.
+            keeping: how long it stays; what is None stays as it was chosen before.
+            allow_eviction: whether idle models that are not pinned may go to make room for it.
 
         Raises:
             GatewayError: the load failed.
         """
         ...
 
-    async def unload(self, model: str, grace_s: float) -> int:
-        """Stop the worker of `model` and return the bytes freed once its process is gone."""
+    def restore(self, model: str, options: LoadOptions, keeping: Keeping) -> bool:
+        """Take what was chosen for a model in an earlier life of the server; say whether there is such a model."""
+        ...
+
+    async def unload(self, model: str, grace_s: float, *, is_forgotten: bool = True) -> int:
+        """Stop the worker of `model` and return the bytes freed once its process is gone.
+
+        What was chosen for it is forgotten, unless told otherwise.
+        """
         ...
 
     def watch(self) -> AsyncIterator[ModelStatus]:

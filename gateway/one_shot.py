@@ -13,8 +13,9 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from structlog.typing import FilteringBoundLogger
 
-from gateway.errors import GatewayError, ModelLoadFailed, UnsupportedOption, Violation, load_error
+from gateway.errors import GatewayError, ModelLoadFailed, load_error
 from gateway.process import Command, Output, ProcessError, RunTimeoutError, run_once
+from gateway.request_errors import UnsupportedOption, Violation
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_AT_ONCE = 2

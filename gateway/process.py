@@ -23,7 +23,7 @@ from gateway.lines import LineCutter
 
 LIFELINE_FD = 9
 SETTINGS_FD = 10
-TURN_FD = 11  # Reserved: the GPU turn of several workers.
+TURN_FD = 11  # A worker's end of its turn line, where workers take turns on a device.
 FIRST_SAFE_FD = 32  # Above every number that a child's descriptors are given.
 MAX_SETTINGS_BYTES = 16 * 1024  # The smallest default capacity of a pipe: a write of this much never waits.
 READ_BYTES = 64 * 1024
@@ -158,13 +158,14 @@ class Child:
                 self.exit.set_result(ChildExit(code, ended_by, tuple(self._last_lines)[-LAST_LINES:]))
 
 
-def spawn(command: Command, settings: bytes, on_line: OnLine) -> Child:
+def spawn(command: Command, settings: bytes, on_line: OnLine, turn_fd: int | None = None) -> Child:
     """Start a child that reads `settings` from its settings descriptor.
 
     Args:
         command: what to start.
         settings: at most `MAX_SETTINGS_BYTES`; the child reads them to end of file.
         on_line: is called on the event loop with "stdout" or "stderr" and each line.
+        turn_fd: what it gets as its turn descriptor; it stays the caller's too. None: it takes no turns.
 
     Raises:
         SpawnError: the system starts no process.
@@ -177,7 +178,7 @@ def spawn(command: Command, settings: bytes, on_line: OnLine) -> Child:
         on_line(stream, line)
 
     sinks = _line_sink("stdout", on_line), _line_sink("stderr", on_error_line)
-    return _spawn(command, settings, sinks, last_lines)
+    return _spawn(command, settings, sinks, last_lines, turn_fd)
 
 
 async def run_once(command: Command, *, timeout_s: float, max_output_bytes: int) -> Output:
@@ -222,7 +223,9 @@ def _line_sink(stream: str, on_line: OnLine) -> Sink:
     return take
 
 
-def _spawn(command: Command, settings: bytes, sinks: tuple[Sink, Sink], last_lines: deque[str]) -> Child:
+def _spawn(
+    command: Command, settings: bytes, sinks: tuple[Sink, Sink], last_lines: deque[str], turn_fd: int | None = None
+) -> Child:
     """Start a child; where that fails, nothing of it is left, and the reason is a `SpawnError`."""
     try:
         _make_descriptors_private()
@@ -233,7 +236,8 @@ def _spawn(command: Command, settings: bytes, sinks: tuple[Sink, Sink], last_lin
             error_write, error = _pipe(ours, childs, child_reads=False)
             settings_read = _filled_pipe(settings, childs)
             targets = {0: null, 1: out_write, 2: error_write, LIFELINE_FD: lifeline_read, SETTINGS_FD: settings_read}
-            pid = _posix_spawn(command, targets | {TURN_FD: null})
+            turn = null if turn_fd is None else _for_child(os.dup(turn_fd), childs)
+            pid = _posix_spawn(command, targets | {TURN_FD: turn})
             ours.callback(_kill_and_reap, pid)
             child = Child(pid, lifeline, dict(zip((out, error), sinks, strict=True)), last_lines)
             ours.pop_all()

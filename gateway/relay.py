@@ -2,10 +2,10 @@
 
 Bodies are never decoded. Every kind of RPC takes the way of `exchange.py`; what differs is how gRPC hands over the
 request and takes the answer. A worker is always called as if it streamed its answer: on the wire that is the same, and
-only so its initial metadata shows when it begins, not when it is done. What runs for every message is five lines.
+only so its initial metadata shows when it begins, not when it is done. What runs for every message is six lines.
 
-Traps that are minded here: grpc#43462 (a call that is dropped without `cancel()` lives on), grpc#43360 (a handler that
-swallows `CancelledError` leaks).
+Traps that are minded here: grpc#43462 (a call that is dropped without `cancel()` lives on), grpc#43360 (batches that
+are cancelled or fail are never freed: `grpc_batches.py`).
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ def _handler(method: str, cardinality: Cardinality, parts: RelayParts) -> Handle
             message = await exchange.begin(source)
             if message is not None:
                 await exchange.write(message)
-                request = exchange.request
+                request, sent = exchange.request, exchange.pace()
+                sent()
                 async for message in exchange.rest:
                     request.is_writing = True
                     await context.write(message)
                     request.is_writing = False
                     request.events_sent += 1
+                    sent()
             await exchange.finish()
 
     if cardinality.response_streams:

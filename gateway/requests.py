@@ -7,9 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from gateway.errors import DuplicateRequestId, GatewayError
+from gateway.errors import GatewayError
 from gateway.model_status import Instance
+from gateway.request_errors import DuplicateRequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ class Request:
             self._cancel_call()
         if (self._cancel_call is None or self.is_writing) and not self._is_interrupted:
             self._is_interrupted = self._task.cancel()
+
+    def is_handled_by(self, task: asyncio.Task[Any]) -> bool:
+        """Say whether it is this task that handles the request."""
+        return self._task is task
 
     def leaves(self) -> None:
         """Note that its status is on its way, which `abort` must not break off."""

@@ -6,14 +6,15 @@ Flags win over variables, variables over the file. A variable names its section 
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSettings
 
@@ -21,13 +22,20 @@ from gateway.merging import merge
 from gateway.sections.grpc import GrpcSettings
 from gateway.sections.limits import LimitSettings
 from gateway.sections.logs import LogSettings
+from gateway.sections.memory import MemorySettings
+from gateway.sections.metrics import MetricsSettings
 from gateway.sections.model import ModelSettings
+from gateway.sections.retries import RetrySettings
+from gateway.sections.section import absolute
+from gateway.sections.security import SecuritySettings
 from gateway.sections.supervision import SupervisionSettings
+from gateway.sections.tracing import TracingSettings
+from gateway.sections.turns import TurnSettings
 from gateway.sections.worker import WorkerDefaults
 
 PREFIX = "POMONA_"
 SECTION = "__"
-OTHERS = frozenset({"POMONA_SERVER", "POMONA_TOKEN", "POMONA_NATIVE"})  # the client's, and the build's
+OTHERS = frozenset({"POMONA_SERVER", "POMONA_CA", "POMONA_TOKEN", "POMONA_NATIVE"})  # the client's, and the build's
 
 
 class SettingsError(Exception):
@@ -56,6 +64,13 @@ class Settings(BaseSettings):
             " `pip install 'pomona[mlx-lm]'`. Default: false."
         ),
     ] = False
+    models_folder: Annotated[
+        Annotated[Path, AfterValidator(absolute)] | None,
+        Field(
+            description="Each folder or GGUF file in it is a model by its name, `name` or `organisation/name`; models"
+            " of these settings go before it, and it before the hub's cache. Default: none."
+        ),
+    ] = None
     hub_models: Annotated[
         bool,
         Field(description="Whether models in the hub's cache are served, by their repositories' names. Default: true."),
@@ -67,12 +82,32 @@ class Settings(BaseSettings):
             " where only this machine reaches the server."
         ),
     ] = None
+    state_folder: Annotated[
+        Literal["none"] | Annotated[Path, AfterValidator(absolute)] | None,
+        Field(
+            description="Where it is kept beyond this server what callers chose for models: load options, pins, idle"
+            " times and adapters, in a file for each address; `none`: nowhere. Default: the user's folder for state."
+        ),
+    ] = None
     models: Annotated[tuple[ModelSettings, ...], Field(description="The catalogue. Default: no model.")] = ()
     grpc: Annotated[GrpcSettings, Field(description="Messages and connections.")] = GrpcSettings()
     limits: Annotated[LimitSettings, Field(description="Requests.")] = LimitSettings()
+    retries: Annotated[RetrySettings, Field(description="Requests whose worker goes away.")] = RetrySettings()
     worker: Annotated[WorkerDefaults, Field(description="What every worker is told.")] = WorkerDefaults()
+    memory: Annotated[MemorySettings, Field(description="Memory for models.")] = MemorySettings()
     supervision: Annotated[SupervisionSettings, Field(description="Life and death of workers.")] = SupervisionSettings()
+    security: Annotated[SecuritySettings, Field(description="Who may call.")] = SecuritySettings()
+    turns: Annotated[TurnSettings, Field(description="Turns on a device that workers share.")] = TurnSettings()
     logs: Annotated[LogSettings, Field(description="Log lines.")] = LogSettings()
+    metrics: Annotated[MetricsSettings, Field(description="For Prometheus.")] = MetricsSettings()
+    tracing: Annotated[TracingSettings, Field(description="For OpenTelemetry.")] = TracingSettings()
+    admin_listen: Annotated[
+        str,
+        Field(
+            description="`unix:PATH` of a second socket, for who runs the server alone (mode 0600, no tokens):"
+            " AdminService, ServerService, ModelService, health and channelz. Empty: there is none. Default: empty."
+        ),
+    ] = ""
 
 
 def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
@@ -102,7 +137,19 @@ def _problems(error: ValidationError, merged: Mapping[str, Any]) -> Iterator[str
         if one["loc"][:1] == ("models",) and len(place) > 1:
             place[1] = _model_name(merged.get("models"), one["loc"][1])
         cause = one.get("ctx", {}).get("error")
-        yield f"{'.'.join(place)}: {cause if isinstance(cause, ValueError) else one['msg']}"
+        words = _unknown_key(one["loc"]) if one["type"] == "extra_forbidden" else one["msg"]
+        yield f"{'.'.join(place)}: {cause if isinstance(cause, ValueError) else words}"
+
+
+def _unknown_key(place: tuple[int | str, ...]) -> str:
+    """Say that there is no such key, and which one of its section may have been meant."""
+    section: Any = Settings
+    for name in place[:-1]:
+        if isinstance(name, str):
+            section = ModelSettings if name == "models" else section.model_fields[name].annotation
+    known = section.model_fields if isinstance(section, type) and issubclass(section, BaseModel) else ()
+    meant = difflib.get_close_matches(str(place[-1]), known, 1)
+    return "there is no such setting" + (f"; did you mean {meant[0]}?" if meant else "")
 
 
 def _model_name(models: Any, index: object) -> str:

@@ -13,12 +13,13 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode
 from pomona.v1 import common_pb2
 
-from gateway import errors
+from gateway import caller_errors, errors, pull_errors, request_errors
 
 DOMAIN = "pomona"
 DETAILS_KEY = "grpc-status-details-bin"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 CLIENT_GONE = grpc.aio.InternalError  # what the library raises where something is sent in an RPC that is over
+RETRIED_CODES = frozenset({StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED})  # that a library may send again
 MAX_TEXT_CHARS = 512  # of a message, and of a value in the metadata: a whole status stays under 4 KiB
 MAX_FACTS = 4
 MAX_VIOLATIONS = 4
@@ -42,7 +43,8 @@ class Row:
         metadata: makes ErrorInfo.metadata of the error.
         detail: makes the detail that fits the reason, of the error, the reason and the text.
         retry_s: after how many seconds to try again, where the error has no `retry_after_s`; None: do not say.
-        pushback: whether a client library may retry by itself; False tells it not to.
+        pushback: whether a client library may retry by itself; False tells it not to. It never may but for UNAVAILABLE:
+            some (grpc-java's) obey a push-back whatever their policy says of the status, and would fill a full queue.
     """
 
     code: StatusCode
@@ -68,7 +70,10 @@ def status_of(error: errors.GatewayError) -> Status:
     retry_s = _retry_s(error, row)
     if retry_s is not None:
         details.append(error_details_pb2.RetryInfo(retry_delay=_duration(retry_s)))
-        trailers.append((PUSHBACK_KEY, str(round(retry_s * 1000)) if row.pushback else "-1"))
+        may_retry = row.pushback and row.code is StatusCode.UNAVAILABLE
+        trailers.append((PUSHBACK_KEY, str(round(retry_s * 1000)) if may_retry else "-1"))
+    elif row.code in RETRIED_CODES:
+        trailers.append((PUSHBACK_KEY, "-1"))
     status = status_pb2.Status(code=_number(row.code), message=message, details=[_packed(one) for one in details])
     return Status(row.code, message, ((DETAILS_KEY, status.SerializeToString()), *trailers))
 
@@ -148,15 +153,17 @@ def _death_facts(error: errors.WorkerDied) -> Mapping[str, object]:
     return {"model": error.model, "events_sent": error.events_sent, **how}
 
 
-def _waited(error: errors.SlowReader) -> Mapping[str, object]:
+def _waited(error: request_errors.SlowReader) -> Mapping[str, object]:
     return {"waited_s": f"{error.waited_s:.1f}"}
 
 
-def _first_field(error: errors.InvalidField | errors.UnsupportedOption) -> Mapping[str, object]:
+def _first_field(error: request_errors.InvalidField | request_errors.UnsupportedOption) -> Mapping[str, object]:
     return {"field": error.violations[0].field}
 
 
-def _violations(error: errors.InvalidField | errors.UnsupportedOption, reason: str, _message: str) -> Message:
+def _violations(
+    error: request_errors.InvalidField | request_errors.UnsupportedOption, reason: str, _message: str
+) -> Message:
     return error_details_pb2.BadRequest(
         field_violations=[
             error_details_pb2.BadRequest.FieldViolation(field=one.field, description=one.description, reason=reason)
@@ -165,7 +172,7 @@ def _violations(error: errors.InvalidField | errors.UnsupportedOption, reason: s
     )
 
 
-def _model(error: errors.ModelNotFound, _reason: str, message: str) -> Message:
+def _model(error: errors.ModelNotFound | caller_errors.ModelForbidden, _reason: str, message: str) -> Message:
     return error_details_pb2.ResourceInfo(
         resource_type="pomona.v1.Model", resource_name=error.model, description=message
     )
@@ -175,17 +182,19 @@ def _adapter(error: errors.AdapterNotFound, _reason: str, message: str) -> Messa
     return error_details_pb2.ResourceInfo(resource_type="adapter", resource_name=error.adapter, description=message)
 
 
-def _repository(error: errors.RepositoryNotFound | errors.RepositoryForbidden, _reason: str, message: str) -> Message:
+def _repository(
+    error: pull_errors.RepositoryNotFound | pull_errors.RepositoryForbidden, _reason: str, message: str
+) -> Message:
     return error_details_pb2.ResourceInfo(
         resource_type="pomona.v1.Model", resource_name=error.repository, description=message
     )
 
 
-def _repository_facts(error: errors.RepositoryNotFound | errors.RepositoryForbidden) -> Mapping[str, object]:
+def _repository_facts(error: pull_errors.RepositoryNotFound | pull_errors.RepositoryForbidden) -> Mapping[str, object]:
     return {"model": error.repository}
 
 
-def _disk_full(error: errors.DiskFull, reason: str, message: str) -> Message:
+def _disk_full(error: pull_errors.DiskFull, reason: str, message: str) -> Message:
     subject = error.repository
     violation = error_details_pb2.PreconditionFailure.Violation(type=reason, subject=subject, description=message)
     return error_details_pb2.PreconditionFailure(violations=[violation])
@@ -205,14 +214,32 @@ def _quota(error: errors.QueueFull, _reason: str, message: str) -> Message:
     return error_details_pb2.QuotaFailure(violations=[violation])
 
 
+def _caller_quota(error: caller_errors.RateLimited, _reason: str, message: str) -> Message:
+    violation = error_details_pb2.QuotaFailure.Violation(subject=f"caller:{error.caller}", description=message)
+    return error_details_pb2.QuotaFailure(violations=[violation])
+
+
+def _memory(_error: errors.MemoryBudget, _reason: str, message: str) -> Message:
+    violation = error_details_pb2.QuotaFailure.Violation(subject="memory", description=message)
+    return error_details_pb2.QuotaFailure(violations=[violation])
+
+
 ROWS: Mapping[type[errors.GatewayError], Row] = {
-    errors.MalformedRequest: Row(StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST"),
-    errors.InvalidField: Row(StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", _first_field, _violations),
-    errors.UnsupportedOption: Row(StatusCode.INVALID_ARGUMENT, "UNSUPPORTED_OPTION", _first_field, _violations),
-    errors.DuplicateRequestId: Row(StatusCode.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID", _named("request_id")),
-    errors.StreamIdle: Row(StatusCode.ABORTED, "STREAM_IDLE", _named("idle_s")),
-    errors.SlowReader: Row(StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER", _waited),
-    errors.ScopeMissing: Row(StatusCode.PERMISSION_DENIED, "SCOPE_MISSING", _named("scope")),
+    request_errors.MalformedRequest: Row(StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST"),
+    request_errors.InvalidField: Row(StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", _first_field, _violations),
+    request_errors.UnsupportedOption: Row(StatusCode.INVALID_ARGUMENT, "UNSUPPORTED_OPTION", _first_field, _violations),
+    request_errors.DuplicateRequestId: Row(StatusCode.ALREADY_EXISTS, "DUPLICATE_REQUEST_ID", _named("request_id")),
+    request_errors.StreamIdle: Row(StatusCode.ABORTED, "STREAM_IDLE", _named("idle_s")),
+    request_errors.SlowReader: Row(StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER", _waited),
+    request_errors.RequestQuarantined: Row(StatusCode.INVALID_ARGUMENT, "REQUEST_QUARANTINED", _named("deaths")),
+    caller_errors.CredentialsMissing: Row(StatusCode.UNAUTHENTICATED, "CREDENTIALS_MISSING"),
+    caller_errors.CredentialsInvalid: Row(StatusCode.UNAUTHENTICATED, "CREDENTIALS_INVALID"),
+    caller_errors.CredentialsExpired: Row(StatusCode.UNAUTHENTICATED, "CREDENTIALS_EXPIRED"),
+    caller_errors.ScopeMissing: Row(StatusCode.PERMISSION_DENIED, "SCOPE_MISSING", _named("scope")),
+    caller_errors.ModelForbidden: Row(StatusCode.PERMISSION_DENIED, "MODEL_FORBIDDEN", _named("model"), _model),
+    caller_errors.RateLimited: Row(
+        StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED", _named("limit", "most"), _caller_quota
+    ),
     errors.ModelNotFound: Row(StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", _not_found_facts, _model),
     errors.ModelLoading: Row(StatusCode.UNAVAILABLE, "MODEL_LOADING", _loading_facts, retry_s=2.0, pushback=False),
     errors.ModelLoadFailed: Row(StatusCode.FAILED_PRECONDITION, "MODEL_LOAD_FAILED", _load_facts, _precondition),
@@ -234,11 +261,21 @@ ROWS: Mapping[type[errors.GatewayError], Row] = {
         StatusCode.UNAVAILABLE, "WORKER_STALLED", _named("model", "events_sent"), retry_s=1.0, pushback=False
     ),
     errors.WorkerRestarting: Row(StatusCode.UNAVAILABLE, "WORKER_RESTARTING", _named("model")),
+    errors.MemoryBudget: Row(
+        StatusCode.RESOURCE_EXHAUSTED,
+        "MEMORY_BUDGET",
+        _named("model", "needed_bytes", "budget_bytes", "waiting_for"),
+        _memory,
+        retry_s=5.0,
+    ),
+    errors.MemoryPressure: Row(StatusCode.RESOURCE_EXHAUSTED, "MEMORY_PRESSURE", _named("used_percent"), retry_s=2.0),
     errors.QueueFull: Row(StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", _named("scope", "depth"), _quota, retry_s=1.0),
-    errors.RepositoryNotFound: Row(StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", _repository_facts, _repository),
-    errors.RepositoryForbidden: Row(StatusCode.PERMISSION_DENIED, "MODEL_FORBIDDEN", _repository_facts, _repository),
-    errors.HubUnreachable: Row(StatusCode.UNAVAILABLE, "HUB_UNREACHABLE", _named("repository"), retry_s=5.0),
-    errors.DiskFull: Row(
+    pull_errors.RepositoryNotFound: Row(StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", _repository_facts, _repository),
+    pull_errors.RepositoryForbidden: Row(
+        StatusCode.PERMISSION_DENIED, "MODEL_FORBIDDEN", _repository_facts, _repository
+    ),
+    pull_errors.HubUnreachable: Row(StatusCode.UNAVAILABLE, "HUB_UNREACHABLE", _named("repository"), retry_s=5.0),
+    pull_errors.DiskFull: Row(
         StatusCode.FAILED_PRECONDITION, "DISK_FULL", _named("repository", "needed_bytes", "free_bytes"), _disk_full
     ),
     errors.ServerDraining: Row(StatusCode.UNAVAILABLE, "SERVER_DRAINING", retry_s=1.0),

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from gateway.model_status import Exit, ExitCause, Instance, LoadProgress, ModelS
 from gateway.process import Child, ChildExit, Command, ProcessError, SpawnError, spawn
 from gateway.sockets import SocketFolder
 from gateway.stop_ladder import Ending, StopLimits, ask_to_end, dump_stacks, force_to_end
+from gateway.turn_table import Seat, TurnTable
 from gateway.vitals import Beat, Verdict, VitalLimits, Vitals
 from gateway.worker_lines import json_object, line_logger
 from gateway.worker_link import LinkError, WorkerLink, WrongWorkerError
@@ -48,6 +50,7 @@ class Launch:
         sockets: where it is to listen.
         vital_limits: how long it may be silent.
         stop_limits: how long it may take to end.
+        turns: where it takes turns on its device; None: nowhere.
     """
 
     model: str
@@ -56,6 +59,7 @@ class Launch:
     sockets: SocketFolder
     vital_limits: VitalLimits = field(default_factory=VitalLimits)
     stop_limits: StopLimits = field(default_factory=StopLimits)
+    turns: TurnTable | None = None
 
 
 class Supervisor:
@@ -87,21 +91,25 @@ class Supervisor:
         self._vitals = Vitals(launch.vital_limits, now())
         self._progress = LoadProgress()
         self._failure: GatewayError | None = None
+        self._process_exit: asyncio.Future[ChildExit] | None = None
         self._is_linked = self._is_ready = self._is_suspect = self._is_leaving = False
         loop = asyncio.get_running_loop()
         self._stop_asked: asyncio.Future[None] = loop.create_future()
-        self._fault: asyncio.Future[str] = loop.create_future()
+        self._fault: asyncio.Future[tuple[ExitCause, str]] = loop.create_future()
         self._exit: asyncio.Future[Exit] = loop.create_future()
         self._hurry = asyncio.Event()
         self._task = loop.create_task(self._run(), name=f"supervise {launch.model} {self.instance_id}")
         self._task.add_done_callback(self._note_break)
 
     @property
+    def left_process(self) -> asyncio.Future[ChildExit] | None:
+        """The end, still to come, of a process that could not be killed; None where none is left."""
+        return self._process_exit if self._process_exit is not None and not self._process_exit.done() else None
+
+    @property
     def longest_stop_s(self) -> float:
         """How long the whole stop ladder can take, in seconds."""
-        limits = self._launch.stop_limits
-        rungs_s = limits.dump_s + limits.terminate_s + limits.interrupt_s + limits.reap_s + limits.own_end_s
-        return FOOTPRINT_LIMIT_S + CLOSE_GRACE_S + 2 * limits.shutdown_s + rungs_s
+        return longest_stop_s(self._launch.stop_limits)
 
     def stop(self) -> None:
         """Begin to end the worker; `Exited` tells when it is gone."""
@@ -144,12 +152,13 @@ class Supervisor:
         except OSError as error:
             raise SpawnError(f"no folder for its socket: {os.strerror(error.errno or 0)}") from error
         socket = sockets.socket_path(self.instance_id)
-        child = self._spawn(socket, secret)
+        child = self._spawn(socket, secret, self._seat(left_over))
         try:
             left_over.callback(_remove, socket)
             link = WorkerLink(socket, secret)
             left_over.push_async_callback(link.close, CLOSE_GRACE_S)
             self.instance = Instance(self.instance_id, child.pid, link.channel, secret, self._exit)
+            self._process_exit = child.exit
             child.exit.add_done_callback(self._resolve_exit)
             return await self._supervise(child, link)
         finally:
@@ -159,11 +168,24 @@ class Supervisor:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("supervision broke off", exc_info=error)
 
-    def _spawn(self, socket: Path, secret: str) -> Child:
+    def _seat(self, left_over: contextlib.AsyncExitStack) -> Seat | None:
+        """Take a place where workers take turns; it is free again when the worker is gone, before that is told."""
+        if self._launch.turns is None:
+            return None
+        try:
+            seat = self._launch.turns.seat(self._launch.model, partial(self._report_fault, cause=ExitCause.STALLED))
+        except OSError as error:
+            raise SpawnError(f"no turn line: {os.strerror(error.errno or 0)}") from error
+        left_over.callback(seat.leave)
+        return seat
+
+    def _spawn(self, socket: Path, secret: str, seat: Seat | None) -> Child:
         own = {"instance_id": self.instance_id, "socket": str(socket), "secret": secret}
-        child = spawn(
-            self._launch.command, json.dumps({**self._launch.settings, **own}).encode(), line_logger(self._log)
-        )
+        told = json.dumps({**self._launch.settings, **own}).encode()
+        child = spawn(self._launch.command, told, line_logger(self._log), None if seat is None else seat.child_fd)
+        if seat is not None:
+            seat.begin()
+            child.exit.add_done_callback(lambda _: seat.leave())
         self._log.info("worker started", pid=child.pid)
         return child
 
@@ -192,7 +214,7 @@ class Supervisor:
             if self._stop_asked in done:
                 return ExitCause.UNLOADED, ""
             if self._fault in done and child.exit not in done:
-                return ExitCause.DIED, self._fault.result()
+                return self._fault.result()
             if child.exit in done:
                 return ExitCause.DIED, ""
             verdict = self._vitals.judge(self._now())
@@ -267,9 +289,9 @@ class Supervisor:
             self._is_leaving = True
             self._post(Leaving())
 
-    def _report_fault(self, problem: str) -> None:
+    def _report_fault(self, problem: str, cause: ExitCause = ExitCause.DIED) -> None:
         if not self._fault.done():
-            self._fault.set_result(problem)
+            self._fault.set_result((cause, problem))
 
     def _suspect(self, is_suspect: bool) -> None:
         if is_suspect != self._is_suspect:
@@ -284,6 +306,12 @@ class Supervisor:
     def _give_up(self, ended: Exit) -> None:
         if not self._exit.done():
             self._exit.set_result(ended)
+
+
+def longest_stop_s(limits: StopLimits) -> float:
+    """Return how long the whole stop ladder can take, in seconds."""
+    rungs_s = limits.dump_s + limits.terminate_s + limits.interrupt_s + limits.reap_s + limits.own_end_s
+    return FOOTPRINT_LIMIT_S + CLOSE_GRACE_S + 2 * limits.shutdown_s + rungs_s
 
 
 def _remove(socket: Path) -> None:

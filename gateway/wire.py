@@ -1,6 +1,6 @@
 """How protobuf lies in bytes: numbers, and where values begin and end."""
 
-from gateway.errors import MalformedRequest
+from gateway.request_errors import MalformedRequest
 
 VARINT = 0
 FIXED64 = 1

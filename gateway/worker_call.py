@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from gateway.exchange import BUG_CODES, PRIVATE_PREFIX
-from gateway.lost_worker import death_of, exit_behind, has_details
+from gateway.lost_worker import BUG_CODES, death_of, exit_behind, has_details
+from gateway.metadata import public
 from gateway.model_status import Lease
 from gateway.status import Status
 from gateway.worker_link import SECRET_KEY
@@ -72,7 +72,4 @@ async def call_worker(
 
 
 def _status(error: grpc.aio.AioRpcError) -> Status:
-    trailers = tuple(
-        (key, value) for key, value in error.trailing_metadata() or () if not key.startswith(PRIVATE_PREFIX)
-    )
-    return Status(error.code(), error.details() or "", trailers)
+    return Status(error.code(), error.details() or "", public(error.trailing_metadata() or ()))

@@ -18,7 +18,8 @@ from gateway.process import Command
 from gateway.settings import Settings
 from gateway.sockets import SocketFolder
 from gateway.stop_ladder import StopLimits
-from gateway.supervisor import Launch, Supervisor
+from gateway.supervisor import Launch, Supervisor, longest_stop_s
+from gateway.turn_table import TurnTable
 from gateway.vitals import VitalLimits
 
 PASSED_NAMES = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
@@ -39,21 +40,30 @@ class WorkerStarter:
 
     Attributes:
         catalogue: where models are.
-        settings: what every worker is told, and how long it may take.
+        settings: returns what every worker is told now, and how long it may take.
         sockets: where workers listen.
         command: the worker's program and environment.
         log: takes the lines that workers print.
         memory: asks the system what there is.
         desired: the adapters that workers begin with.
+        log_level: the least that a model's worker logs; None: what the settings say.
+        turns: where workers take turns on their device; None: nowhere.
     """
 
     catalogue: Catalogue
-    settings: Settings
+    settings: Callable[[], Settings]
     sockets: SocketFolder
     command: Command
     log: FilteringBoundLogger
     memory: Callable[[], MachineMemory] = machine_memory
     desired: DesiredAdapters = field(default_factory=DesiredAdapters)
+    log_level: Callable[[str], str] | None = None
+    turns: TurnTable | None = None
+
+    @property
+    def longest_stop_s(self) -> float:
+        """How long a worker can take to stop, in seconds."""
+        return longest_stop_s(self._stop_limits())
 
     def start(self, model: str, options: LoadOptions, post: Callable[[Event], None]) -> Supervisor:
         """Start a worker for `model`; what happens to it goes to `post`."""
@@ -63,12 +73,14 @@ class WorkerStarter:
             model=model,
             command=self.command,
             settings={
-                **worker_settings(entry, options, self.settings, adapters),
+                **worker_settings(entry, options, self.settings(), adapters),
                 "budget_bytes": self.memory().budget_bytes,
+                **({} if self.log_level is None else {"log_level": self.log_level(model)}),
             },
             sockets=self.sockets,
             vital_limits=self._vital_limits(),
             stop_limits=self._stop_limits(),
+            turns=self.turns,
         )
         return Supervisor(launch, post, self.log.bind(model=model), time.monotonic)
 
@@ -82,7 +94,7 @@ class WorkerStarter:
         return told
 
     def _vital_limits(self) -> VitalLimits:
-        told = self.settings.supervision
+        told = self.settings().supervision
         return VitalLimits(
             handshake_s=told.handshake_s,
             heartbeat_s=told.heartbeat_s,
@@ -93,7 +105,7 @@ class WorkerStarter:
         )
 
     def _stop_limits(self) -> StopLimits:
-        told = self.settings.supervision
+        told = self.settings().supervision
         return StopLimits(shutdown_s=told.stop_grace_s, terminate_s=told.term_s, interrupt_s=told.dump_s)
 
 
@@ -126,12 +138,14 @@ def worker_settings(
         "adapters_folder": None if entry.adapters_folder is None else str(entry.adapters_folder),
         "adapters_bytes": entry.adapters_bytes,
         "lazy_adapters": entry.lazy_adapters,
+        "defaults": dict(entry.defaults),
         "adapters": [dict(one.told()) for one in adapters],
         "max_request_bytes": settings.grpc.max_request_bytes,
         "max_response_bytes": settings.grpc.max_response_bytes,
         "log_level": settings.logs.level,
         "cpu_kernels": settings.cpu_kernels,
         "allow_mlx_lm": settings.allow_mlx_lm,
+        "gpu_turns": settings.turns.gpu_turns,
         **settings.worker.model_dump(mode="json"),
     }
 

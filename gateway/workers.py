@@ -6,29 +6,28 @@ awaited: no model waits for another, and callers wait for changes, each within i
 
 import asyncio
 import contextlib
-import logging
 import math
-import random
-import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.back_off import BackOff, BackOffLimits
+from gateway.back_off import BackOff
+from gateway.chances import Chances
 from gateway.changes import Changes, Watch
 from gateway.errors import ModelNotFound, ServerDraining
-from gateway.keeper import Keeper
-from gateway.lifecycle import (
+from gateway.followers import Followers
+from gateway.incidents import Incidents
+from gateway.keeper import SERVING, Keeper, log_change
+from gateway.life_events import (
     AwaitIdle,
+    Claim,
     Effect,
     Event,
     Exited,
     Idle,
-    ImpossibleTransition,
-    Lifecycle,
     Pause,
     PauseOver,
     Ready,
@@ -37,38 +36,34 @@ from gateway.lifecycle import (
     Unwanted,
     Wanted,
 )
-from gateway.model_status import ExitCause, Instance, Lease, LoadOptions, ModelState, ModelStatus
+from gateway.lifecycle import ImpossibleTransition, Lifecycle
+from gateway.loads import Hooks, Loads, Terms
+from gateway.model_status import (
+    ExitCause,
+    Instance,
+    Keeping,
+    Lease,
+    LoadOptions,
+    MemoryStatus,
+    ModelState,
+    ModelStatus,
+)
+from gateway.needs import Stamp
+from gateway.pressure import Reading, Sampler
 from gateway.supervisor import Supervisor
 from gateway.worker_link import announce_ending
+from gateway.writer import Writer
 
 WAIT_LIMIT_S = 3600.0  # For callers without a deadline.
 ANSWER_MARGIN_S = 0.05  # Left of a caller's time for the refusal to reach it.
-INCIDENT_S = 3.0  # Workers that die within this time of a first one are taken to die of the same cause.
 
 S = ModelState
-# What an operator who reads warnings only must see.
-TROUBLE = {S.DEGRADED: logging.WARNING, S.BACKING_OFF: logging.WARNING, S.FAILED: logging.ERROR}
 # In these a model has no worker and gets none by itself, or gives up to get one.
 AT_REST = frozenset({S.UNLOADED, S.FAILED, S.BACKING_OFF})
 Start = Callable[[str, LoadOptions, Callable[[Event], None]], Supervisor]
 """Starts a worker for a model with these options; its events go to the given function."""
 Configured = Callable[[], LoadOptions]
 """Tells the options that a model has where LoadModel chose none; None where even that is not known."""
-Stamp = Callable[[str], object]
-"""Returns what changes when a file of a model's checkpoint changes; it may block."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chances:
-    """What tests replace: the clock and the dice.
-
-    Attributes:
-        now: monotonic time in seconds.
-        dice: gives the jitter of pauses.
-    """
-
-    now: Callable[[], float] = time.monotonic
-    dice: random.Random = field(default_factory=random.Random)
 
 
 class Workers:
@@ -78,7 +73,7 @@ class Workers:
         models: canonical names, each with what is configured for it.
         start_worker: starts a worker.
         stamp: tells whether a checkpoint changed.
-        limits: pauses and budget after crashes.
+        terms: on which models are loaded.
         log: takes every change of state.
         chances: clock and dice.
     """
@@ -88,27 +83,36 @@ class Workers:
         models: Mapping[str, Configured],
         start_worker: Start,
         stamp: Stamp,
-        limits: BackOffLimits,
+        terms: Terms,
         log: FilteringBoundLogger,
         chances: Chances | None = None,
     ) -> None:
         self._start_worker = start_worker
         self._stamp = stamp
         self._log = log
+        self._terms = terms
         self._chances = chances or Chances()
-        self._queue: asyncio.Queue[tuple[Keeper, Event, asyncio.Future[None] | None]] = asyncio.Queue()
-        self._limits = limits
         self._keepers = {model: self._keep(model, told) for model, told in models.items()}
         self._changes = Changes(self.state)
-        self._incident = ("", float("-inf"))  # the model that crashed first in it, and when
+        self._sampler = Sampler(self._chances.read, self._chances.sample_s, self._chances.now)
+        self.writer = Writer(self._advance)
+        hooks = Hooks(self._apply, self.writer.post, self._changes.tell, self._sampler.hurry, self._chances.now)
+        self._loads = Loads(self._keepers, self._terms, stamp, hooks, log)
+        self._incidents = Incidents()
         self._is_stopping = False
         self._end_s = math.inf  # when requests of all models are ended, as far as that is known
         self._tasks: set[asyncio.Task[None]] = set()
-        self._writer: asyncio.Task[None] | None = None
+        self._sampling = Followers(log)
 
     async def start(self) -> None:
         """Begin to apply events."""
-        self._writer = asyncio.create_task(self._write(), name="workers")
+        self.writer.start()
+        self._sampling.begin({"memory": partial(self._sampler.follow, self._pids, self._take_reading)})
+
+    @property
+    def is_running(self) -> bool:
+        """Whether events are applied; where not, nothing of a model ever changes."""
+        return self.writer.is_running
 
     async def stop(self, grace_s: float) -> None:
         """Stop every worker, all at once; requests are refused from now on.
@@ -118,14 +122,14 @@ class Workers:
         """
         self._is_stopping = True
         held = [(keeper, keeper.supervisor) for keeper in self._keepers.values()]
-        await asyncio.gather(*(self._submit(keeper, Unwanted(grace_s)) for keeper, _ in held))
+        if self.writer.failure is None:
+            await asyncio.gather(*(self._submit(keeper, Unwanted(grace_s)) for keeper, _ in held))
         await asyncio.gather(*(self._gone(keeper, one, grace_s) for keeper, one in held if one is not None))
         if self._tasks:
             await asyncio.wait(self._tasks)
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.cancel()
-            await asyncio.wait([writer])
+        self._loads.close()
+        await self.writer.stop()
+        await self._sampling.stop()
 
     def announce_ending(self, remaining_s: float) -> None:
         """Have all workers, also those that load, tell their requests that in so many seconds they are ended."""
@@ -146,12 +150,18 @@ class Workers:
             GatewayError: the model cannot serve now, or not within `timeout_s` seconds.
         """
         keeper = self._keeper(model)
+        self._loads.check_pressure()
         if keeper.instance is not None and not self._is_stopping:
             return keeper.lease(keeper.instance)
-        limit_s = WAIT_LIMIT_S if timeout_s is None else timeout_s - ANSWER_MARGIN_S
-        has_changed = keeper.life.state is S.FAILED and await asyncio.to_thread(self._has_changed, keeper)
-        await self._submit(keeper, Wanted(is_order=has_changed))
-        return keeper.lease(await self._routable(keeper, limit_s))
+        until_s = self._chances.now() + (WAIT_LIMIT_S if timeout_s is None else timeout_s - ANSWER_MARGIN_S)
+        is_order = keeper.life.state is S.FAILED and await asyncio.to_thread(self._has_changed, keeper)
+        with keeper.awaited():
+            while True:  # a model that is unloaded while a request waits for it is loaded once more
+                await self._submit(keeper, Wanted(is_order=is_order))
+                instance = await self._routable(keeper, until_s)
+                if instance is not None:
+                    return keeper.lease(instance)
+                is_order = False
 
     def state(self, model: str) -> ModelStatus:
         """Return what is known of `model` now; of one that was removed, just that."""
@@ -162,34 +172,58 @@ class Workers:
         """Return the worker that may be called now, without a hold on it, or None where there is none."""
         return self._keeper(model).instance
 
-    async def load(self, model: str, options: LoadOptions | None, wait: bool) -> ModelStatus:
-        """Load `model` or join its load in flight.
+    def memory(self) -> MemoryStatus:
+        """Return what models have of the machine's memory together."""
+        return self._loads.status()
 
-        Args:
-            model: canonical name.
-            options: a model that runs with others is loaded anew; None takes it as it is.
-            wait: return only when it is ready.
+    async def load(
+        self,
+        model: str,
+        options: LoadOptions | None,
+        wait: bool,
+        *,
+        keeping: Keeping | None = None,
+        allow_eviction: bool = True,
+    ) -> ModelStatus:
+        """Load `model` or join its load in flight, as `WorkerPool.load` says.
 
         Raises:
             GatewayError: the load failed.
         """
         keeper = self._keeper(model)
-        await self._submit(keeper, Wanted(options, is_order=True))
-        if wait:
-            await self._routable(keeper, WAIT_LIMIT_S)
+        until_s = self._chances.now() + WAIT_LIMIT_S
+        wanted = Wanted(options, is_order=True, keeping=keeping or Keeping(), may_evict=allow_eviction)
+        with keeper.awaited():
+            await self._submit(keeper, wanted)
+            if not wait and keeper.life.state not in SERVING:
+                keeper.ordered_until_s = until_s
+            if wait and await self._routable(keeper, until_s) is None:
+                raise self._loads.refusal(keeper)
         return keeper.status()
 
-    async def unload(self, model: str, grace_s: float) -> int:
+    def restore(self, model: str, options: LoadOptions, keeping: Keeping) -> bool:
+        """Take what was chosen for a model in an earlier life of the server; say whether there is such a model."""
+        keeper = self._keepers.get(model)
+        if keeper is None or not self.can_remove(model):
+            return False
+        keeper.life.options, keeper.life.keeping = options, keeping
+        self._changes.tell(model)
+        return True
+
+    async def unload(self, model: str, grace_s: float, *, is_forgotten: bool = True) -> int:
         """Stop the worker of `model` and return the bytes freed once its process is gone.
 
-        Args:
-            model: canonical name.
-            grace_s: how long its requests may go on.
+        Its requests may go on for `grace_s` seconds. What was chosen for it is forgotten, unless told otherwise.
         """
         keeper = self._keeper(model)
-        supervisor = keeper.supervisor
-        await self._submit(keeper, Unwanted(grace_s))
-        if supervisor is None:
+        ending: list[Supervisor | None] = []
+
+        def leave() -> None:  # who is there by then: a load that was asked for before may have begun
+            ending.append(keeper.supervisor)
+            self._apply(keeper, Unwanted(grace_s, is_forgotten))
+
+        await self.writer.submit(leave)
+        if not ending or (supervisor := ending[0]) is None:
             return 0
         await self._gone(keeper, supervisor, grace_s)
         return supervisor.freed_bytes
@@ -200,8 +234,8 @@ class Workers:
 
     def put(self, model: str, configured: Configured) -> None:
         """Have a model that may be asked for, or tell watchers that what is configured for it changed."""
-        if model not in self._keepers:
-            self._keepers[model] = self._keep(model, configured)
+        keeper = self._keepers.setdefault(model, self._keep(model, configured))
+        self._loads.mind(keeper)
         self._changes.tell(model)
 
     def can_remove(self, model: str) -> bool:
@@ -221,18 +255,21 @@ class Workers:
         return True
 
     def _keep(self, model: str, configured: Configured) -> Keeper:
-        def changed(old: ModelState, new: ModelState) -> None:
-            how = {"last_exit": life.last_exit} if new in TROUBLE and life.last_exit else {}
-            level = TROUBLE.get(new, logging.INFO)
-            self._log.log(level, "model changed", model=model, old=old.name, new=new.name, **how)
+        chances, changed = self._chances, partial(log_change, self._log, self._terms.onlooker)
+        life = Lifecycle(model, BackOff(self._terms.back_off, chances.dice), chances.now, changed, configured)
+        return Keeper(life, self._let_go, chances.now, partial(self._terms.keeping, model))
 
-        life = Lifecycle(model, BackOff(self._limits, self._chances.dice), self._chances.now, changed, configured)
-        return Keeper(life, lambda keeper: self._post(keeper, Idle()), self._chances.now)
+    def _let_go(self, keeper: Keeper) -> None:
+        """Go on where the last request has let go of a model."""
+        if keeper.life.state is S.DRAINING:
+            self._post(keeper, Idle())
+        elif not self._is_stopping and not keeper.num_waiting:
+            self._loads.let_go(keeper)
 
     def _keeper(self, model: str) -> Keeper:
         keeper = self._keepers.get(model)
         if keeper is None:
-            raise ModelNotFound(model, tuple(self._keepers))
+            raise ModelNotFound(model)
         return keeper
 
     def _has_changed(self, keeper: Keeper) -> bool:
@@ -241,16 +278,25 @@ class Workers:
     async def _note_stamp(self, keeper: Keeper) -> None:
         keeper.stamp = await asyncio.to_thread(self._stamp, keeper.model)
 
-    async def _routable(self, keeper: Keeper, limit_s: float) -> Instance:
-        """Wait until the model can be called, but no longer than that can still happen in time."""
-        until_s = self._chances.now() + limit_s
+    async def _routable(self, keeper: Keeper, until_s: float) -> Instance | None:
+        """Wait until the model can be called, but no longer than that can still happen in time.
+
+        Returns:
+            The worker to call; None where the model was unloaded meanwhile.
+
+        Raises:
+            GatewayError: it cannot be called in time.
+        """
         while (instance := keeper.instance) is None or self._is_stopping:
             left_s = until_s - self._chances.now()
-            if self._is_stopping:
+            if self._is_stopping or not self.writer.is_running:
                 raise ServerDraining
-            self._keeper(keeper.model)
+            if self._keepers.get(keeper.model) is not keeper:
+                raise ModelNotFound(keeper.model)
             if left_s <= 0 or keeper.is_hopeless(left_s):
-                raise keeper.refusal()
+                raise self._loads.refusal(keeper)
+            if keeper.life.state is S.UNLOADED:
+                return None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await keeper.changed.wait()
@@ -259,52 +305,63 @@ class Workers:
     async def _gone(self, keeper: Keeper, supervisor: Supervisor, grace_s: float) -> None:
         """Wait until a worker's process is gone; it is killed when its time to stop is over."""
         try:
-            async with asyncio.timeout(grace_s + supervisor.longest_stop_s):
+            async with asyncio.timeout(grace_s + supervisor.longest_stop_s if self.writer.failure is None else 0.0):
                 while keeper.supervisor is supervisor:
                     await keeper.changed.wait()
         except TimeoutError:
             await supervisor.close(0.0)
 
     async def _submit(self, keeper: Keeper, event: Event) -> None:
-        """Have an event applied and wait until it is; that takes one turn of the writer."""
-        if self._writer is None or (self._is_stopping and isinstance(event, Wanted)):
-            return
-        applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait((keeper, event, applied))
-        await asyncio.wait([applied, self._writer], return_when=asyncio.FIRST_COMPLETED)
-        if not applied.done():
-            self._writer.result()  # The writer is broken: whoever asks is told, and does not wait for ever.
+        """Have an event applied and wait until it is."""
+        if not (self._is_stopping and isinstance(event, Wanted)):
+            await self.writer.submit(partial(self._apply, keeper, event))
 
     def _post(self, keeper: Keeper, event: Event) -> None:
-        self._queue.put_nowait((keeper, event, None))
+        self.writer.post(partial(self._apply, keeper, event))
 
-    async def _write(self) -> None:
-        while True:
-            keeper, event, applied = await self._queue.get()
-            try:
-                self._apply(keeper, event)
-            except ImpossibleTransition:
-                self._log.exception("impossible change", model=keeper.model, event_type=type(event).__name__)
-            if applied is not None and not applied.done():
-                applied.set_result(None)
+    def _take_reading(self, reading: Reading) -> None:
+        self.writer.post(partial(self._loads.measured, reading))
+
+    def _pids(self) -> list[int]:
+        held = [keeper.supervisor.instance for keeper in self._keepers.values() if keeper.supervisor is not None]
+        return [instance.pid for instance in held if instance is not None]
+
+    def _advance(self) -> None:
+        if not self._is_stopping:
+            self._loads.advance()
 
     def _apply(self, keeper: Keeper, event: Event) -> None:
         if self._keepers.get(keeper.model) is not keeper:
             return  # the model was removed while the event waited
-        if isinstance(event, Exited):
-            event = self._ended(keeper, event)
         old = keeper.life.state
-        effect = keeper.life.apply(event)
-        if effect is not None:
-            self._carry_out(keeper, effect)
-        if isinstance(event, Ready) and self._end_s < math.inf:
-            self._announce(keeper, max(0.0, self._end_s - self._chances.now()))
+        try:
+            self._follow(keeper, event)
+        except ImpossibleTransition:
+            self._log.exception("impossible change", model=keeper.model, event_type=type(event).__name__)
         self._changes.tell(keeper.model)
         if keeper.life.state is not old or isinstance(event, Exited):
             keeper.wake()
 
+    def _follow(self, keeper: Keeper, event: Event) -> None:
+        """Have an event happen to a model, and begin what follows from it."""
+        if isinstance(event, Exited):
+            event = self._ended(keeper, event)
+        elif isinstance(event, Wanted):
+            self._loads.wanted(keeper, may_evict=event.may_evict)
+        effect = keeper.life.apply(event)
+        if effect is not None:
+            self._carry_out(keeper, effect)
+        if isinstance(event, Ready):
+            self._loads.ready(keeper)
+            if self._end_s < math.inf:
+                self._announce(keeper, max(0.0, self._end_s - self._chances.now()))
+        if isinstance(event, Ready | Wanted):
+            self._loads.mind(keeper)
+
     def _carry_out(self, keeper: Keeper, effect: Effect) -> None:
         match effect:
+            case Claim():
+                self._loads.claim(keeper)
             case StartWorker():
                 keeper.cancel_timer()
                 self._begin(self._note_stamp(keeper))
@@ -336,10 +393,8 @@ class Workers:
         """Let go of a worker that is gone, and see whether its crash is one of its own."""
         supervisor, keeper.supervisor = keeper.supervisor, None
         if supervisor is not None:
+            self._loads.ended(keeper, supervisor)
             self._begin(supervisor.close(supervisor.longest_stop_s))
         if event.exit.cause is not ExitCause.DIED:
             return event
-        (model, began_s), now_s = self._incident, self._chances.now()
-        if now_s - began_s > INCIDENT_S:
-            model, _ = self._incident = keeper.model, now_s
-        return replace(event, is_counted=model == keeper.model)
+        return replace(event, is_counted=self._incidents.is_own(keeper.model, self._chances.now()))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from gateway.errors import DeadlineExceeded, SlowReader
+from gateway.errors import DeadlineExceeded
+from gateway.request_errors import SlowReader
 from gateway.requests import Request
 
 LOOKS_PER_LIMIT = 8

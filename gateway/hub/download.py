@@ -11,18 +11,10 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.errors import (
-    CheckpointCorrupt,
-    CheckpointRejected,
-    DiskFull,
-    GatewayError,
-    HubUnreachable,
-    ModelLoadFailed,
-    RepositoryForbidden,
-    RepositoryNotFound,
-)
+from gateway.errors import CheckpointCorrupt, CheckpointRejected, GatewayError, ModelLoadFailed
 from gateway.hub.messages import Done, Failed, Kind, Order, Progress, read_message
 from gateway.process import Child, Command, ProcessError, spawn
+from gateway.pull_errors import DiskFull, HubUnreachable, RepositoryForbidden, RepositoryNotFound
 
 PULL_COMMAND = (sys.executable, "-P", "-m", "gateway.hub")
 REAP_LIMIT_S = 5.0

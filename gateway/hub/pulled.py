@@ -1,18 +1,26 @@
 """Which models Pomona pulled of a repository, written beside it: `pomona.json` in the repository's folder of the cache.
 
-It goes with the repository, so nothing is left behind when another program removes that.
+It goes with the repository, so nothing is left behind when another program removes that. Several pulls may note theirs
+at once: whoever changes the file holds a lock of the folder.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 FILE = "pomona.json"
 MAX_BYTES = 1024 * 1024
+LOCK_LIMIT_S = 10.0  # the file is read and written within milliseconds
+LOCK_PAUSE_S = 0.005
 _COMMIT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*", re.ASCII)
 
 
@@ -44,16 +52,49 @@ def read_pulled(home: Path) -> list[Pulled]:
 
 
 def remember(home: Path, pulled: Pulled) -> None:
-    """Note a model; one of the same name is replaced."""
-    _write(home, [*(one for one in read_pulled(home) if one.name != pulled.name), pulled])
+    """Note a model; one of the same name is replaced.
+
+    Raises:
+        OSError: it cannot be written, or others keep the folder for longer than anybody needs.
+    """
+    with _locked(home):
+        _write(home, [*(one for one in read_pulled(home) if one.name != pulled.name), pulled])
 
 
 def forget(home: Path, name: str) -> None:
-    """Note that a model is there no more."""
-    _write(home, [one for one in read_pulled(home) if one.name != name])
+    """Note that a model is there no more.
+
+    Raises:
+        OSError: as `remember` says.
+    """
+    with _locked(home):
+        _write(home, [one for one in read_pulled(home) if one.name != name])
 
 
 def _write(home: Path, pulled: list[Pulled]) -> None:
     unfinished = home / f".{FILE}"
     unfinished.write_text(json.dumps({"models": [asdict(one) for one in pulled]}, indent=1) + "\n", "utf-8")
     unfinished.replace(home / FILE)
+
+
+@contextmanager
+def _locked(home: Path) -> Generator[None]:
+    """Have the folder for this process and thread alone; whoever holds it lets go when it ends, however it does."""
+    descriptor = os.open(home, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        until_s = time.monotonic() + LOCK_LIMIT_S
+        while not _take(descriptor):
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"{home} is locked by another process")
+            time.sleep(LOCK_PAUSE_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from gateway.catalogue import is_name
+from gateway.desired_adapters import MAX_TOLD_BYTES, DesiredAdapter, latest
 from gateway.sections.section import GIB, MIB, Bytes, Section, absolute
 
 
@@ -39,6 +40,12 @@ def _in_a_folder(adapters: tuple[AdapterSettings, ...], info: ValidationInfo) ->
     twice = [name for name, count in Counter(one.adapter for one in adapters).items() if count > 1]
     if twice:
         raise ValueError(f"two are named {twice[0]!r}")
+    told = [DesiredAdapter(one.adapter, one.source, one.pinned, one.revision) for one in adapters]
+    if len(latest(told)) < len(told):
+        raise ValueError(
+            f"{len(told)} with such names are more than a worker can be told of: {MAX_TOLD_BYTES} bytes of JSON;"
+            " lazy_adapters mounts what requests name, without a list"
+        )
     return adapters
 
 

@@ -42,6 +42,24 @@ class LimitSettings(Section):
             description="Requests that wait or whose answer has not begun, in bytes. Default: 256 MiB.",
         ),
     ] = 256 * MIB
+    queue_share: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            description="Of the places in which requests wait, and of their bytes, the most that one caller with a"
+            " token may take. Default: 0.5.",
+        ),
+    ] = 0.5
+    drain_notice_s: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=3600,
+            description="How long a stopping server still takes requests once its health says NOT_SERVING, in seconds;"
+            " none where nobody looks at its health. Default: 5.",
+        ),
+    ] = 5.0
     drain_grace_s: Annotated[
         float,
         Field(ge=0, le=86_400, description="How long a stop waits for running requests, in seconds. Default: 30."),

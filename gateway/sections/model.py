@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from gateway.experts import MAX_BUDGET_BYTES, MIN_BUDGET_BYTES, ExpertsWord, check_budget
 from gateway.kv_scheme import KV_SCHEME_FORMS, checked_kv_scheme
 from gateway.sections.adapters import AdaptersBytes, AdaptersFolder, LazyAdapters, MountedAdapters
+from gateway.sections.defaults import RequestDefaults
 from gateway.sections.section import GIB, MIB, Bytes, Section, absolute
 
 
@@ -104,3 +105,30 @@ class ModelSettings(Section):
     adapters_bytes: AdaptersBytes = 256 * MIB
     lazy_adapters: LazyAdapters = False
     adapters: MountedAdapters = ()
+    defaults: Annotated[
+        RequestDefaults,
+        Field(description="Of requests that leave something open, before those of the checkpoint. Default: none."),
+    ] = RequestDefaults()
+    max_requests: Annotated[
+        int | None,
+        Field(ge=1, le=100_000, description="Requests of it in flight. Default: limits.max_requests_per_model."),
+    ] = None
+    max_waiting: Annotated[
+        int | None,
+        Field(ge=0, le=100_000, description="Of them, those that wait for a place. Default: limits.max_waiting."),
+    ] = None
+    pinned: Annotated[
+        bool, Field(description="Whether it is never unloaded to make room for others, nor when idle. Default: false.")
+    ] = False
+    preload: Annotated[
+        bool, Field(description="Whether it is loaded when the server starts; others follow in turn. Default: false.")
+    ] = False
+    idle_ttl_s: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=31_536_000,
+            description="After how long without a request it is unloaded, in seconds; 0: at once. Default: what holds"
+            " for all models.",
+        ),
+    ] = None

@@ -14,9 +14,11 @@ from gateway.adapter_store import stored_adapters
 from gateway.admission import Admission
 from gateway.catalogue import Catalogue, CatalogueModel, is_name
 from gateway.desired_adapters import DesiredAdapter, DesiredAdapters
-from gateway.errors import AdapterNotFound, InvalidField, MalformedRequest, Violation
+from gateway.errors import AdapterNotFound
 from gateway.model_status import ModelState, WorkerPool
+from gateway.request_errors import InvalidField, MalformedRequest, Violation
 from gateway.services.strict import check_range
+from gateway.sight import seen
 from gateway.status import failure_of
 from gateway.tasks import check_task
 from gateway.worker_call import WorkerRefusal, call_worker
@@ -107,6 +109,7 @@ class AdapterService:
             )
         told = response.adapter
         self.desired.load(model, DesiredAdapter(told.adapter, request.source, told.pinned, told.revision))
+        await self.desired.settle()
         return response
 
     async def _unload(
@@ -122,6 +125,7 @@ class AdapterService:
                     return await self._let_go(model, request.adapter)  # it has gone for others
                 raise
         self.desired.unload(model.name, request.adapter)
+        await self.desired.settle()
         return response
 
     async def _let_go(self, model: CatalogueModel, name: str) -> model_pb2.UnloadAdapterResponse:
@@ -130,6 +134,7 @@ class AdapterService:
         if name not in wanted:
             raise AdapterNotFound(name, tuple(wanted))
         self.desired.unload(model.name, name)
+        await self.desired.settle()
         known = await asyncio.to_thread(stored_adapters, model.adapters_folder)
         is_stored = (wanted[name].source or name) in known
         state = model_pb2.ADAPTER_STATE_AVAILABLE if is_stored else model_pb2.ADAPTER_STATE_UNSPECIFIED
@@ -154,7 +159,7 @@ class AdapterService:
             raise MalformedRequest("it names no model")
         if not is_name(name):
             raise InvalidField((Violation("model", "is not the name of a model"),))
-        return self.catalogue.resolve(name)
+        return seen(self.catalogue, name)
 
     def _state(self, model: CatalogueModel) -> ModelState:
         return self.workers.state(model.name).state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +12,18 @@ from pomona.v1 import model_pb2
 
 from gateway.admission import Admission
 from gateway.catalogue import Catalogue, CatalogueModel, is_name
-from gateway.errors import InvalidField, MalformedRequest, ModelNotFound, UnsupportedOption, Violation
-from gateway.estimate import Estimator
+from gateway.desired_adapters import at_once
+from gateway.errors import LoadError, ModelNotFound, exceeds_memory
+from gateway.estimate import Estimator, least_bytes
 from gateway.experts import MAX_BUDGET_BYTES, MIN_BUDGET_BYTES, ExpertsWord, check_budget, experts_word
 from gateway.kv_scheme import checked_kv_scheme
 from gateway.load_options import following, in_effect
-from gateway.model_status import LoadOptions, ModelState, ModelStatus, WorkerPool
+from gateway.model_status import Keeping, LoadOptions, ModelState, ModelStatus, WorkerPool
+from gateway.request_errors import InvalidField, MalformedRequest, UnsupportedOption, Violation
 from gateway.services.stock import Stock
 from gateway.services.strict import check_range, refuse_set
 from gateway.services.views import seconds_of, view_of
+from gateway.sight import all_seen, is_seen, names_seen, seen
 
 DEFAULT_PAGE = 100
 MAX_PAGE = 1000
@@ -28,7 +31,7 @@ MAX_CONTEXT_TOKENS = 16_777_216
 MAX_BATCH_ROWS = 256
 MAX_GRACE_S = 86_400
 NOT_BUILT_OPTIONS = ("draft_model",)
-NOT_BUILT_FIELDS = ("idle_ttl", "pinned", "allow_eviction")
+MAX_IDLE_S = 31_536_000
 LOADED = frozenset({ModelState.ACTIVE, ModelState.DEGRADED, ModelState.DRAINING})
 
 
@@ -43,6 +46,7 @@ class ModelService:
         unload_grace_s: what UnloadModel grants running requests where the caller does not say.
         estimator: says what models take.
         stock: changes which models there are.
+        settle: waits until what was chosen outlives this server, as far as it can.
     """
 
     catalogue: Catalogue
@@ -51,6 +55,7 @@ class ModelService:
     unload_grace_s: float
     estimator: Estimator
     stock: Stock
+    settle: Callable[[], Awaitable[None]] = at_once
 
     async def ListModels(self, request: model_pb2.ListModelsRequest) -> model_pb2.ListModelsResponse:  # noqa: N802
         """Return a page of the models, by name."""
@@ -60,7 +65,7 @@ class ModelService:
         size = request.page_size or DEFAULT_PAGE
         rest = [
             model
-            for model in self.catalogue.models
+            for model in all_seen(self.catalogue)
             if model.name > request.page_token and (not request.loaded_only or self._state(model).state in LOADED)
         ]
         token = rest[size - 1].name if len(rest) > size else ""
@@ -77,13 +82,13 @@ class ModelService:
         named = {self._resolve(name).name for name in request.models}
         changes = self.workers.watch()
         number = 0
-        for model in self.catalogue.models:
+        for model in all_seen(self.catalogue):
             if not named or model.name in named:
                 yield model_pb2.WatchModelsResponse(event_number=number, updated=await self._view(model))
                 number += 1
         yield model_pb2.WatchModelsResponse(event_number=number, snapshot_complete=model_pb2.SnapshotComplete())
         async for status in changes:
-            if not named or status.model in named:
+            if (status.model in named) if named else is_seen(self.catalogue, status.model):
                 number += 1
                 yield await self._change(number, status)
 
@@ -103,18 +108,27 @@ class ModelService:
         model = self._resolve(request.model)
         options = self._options(request.options, model)
         await self._check_options(model, options)
-        return await self.estimator.estimate(model, options)
+        response = await self.estimator.estimate(model, options)
+        response.would_evict[:] = names_seen(self.catalogue, response.would_evict)
+        return response
 
     async def LoadModel(self, request: model_pb2.LoadModelRequest) -> model_pb2.LoadModelResponse:  # noqa: N802
         """Load a model, or join its load; a caller that goes away does not end it."""
-        refuse_set(request, *NOT_BUILT_FIELDS)
         model = self._resolve(request.model)
         options = self._options(request.options, model) if request.HasField("options") else None
+        keeping = _keeping(request)
         await self._check_options(model, options)
         self.admission.check_open()
-        if options is not None and await self._has_experts(model):
-            await self.estimator.estimate(model, options)  # what cannot be loaded so is told before a worker has to go
-        status = await self.workers.load(model.name, options, wait=not request.return_immediately)
+        if options is not None:
+            await self._check_fit(model, options)
+        status = await self.workers.load(
+            model.name,
+            options,
+            wait=not request.return_immediately,
+            keeping=keeping,
+            allow_eviction=request.allow_eviction if request.HasField("allow_eviction") else True,
+        )
+        await self.settle()
         return model_pb2.LoadModelResponse(model=await view_of(model, status, self.catalogue))
 
     async def UnloadModel(self, request: model_pb2.UnloadModelRequest) -> model_pb2.UnloadModelResponse:  # noqa: N802
@@ -123,6 +137,7 @@ class ModelService:
         grace_s = seconds_of(request.grace) if request.HasField("grace") else self.unload_grace_s
         check_range("grace", grace_s, 0, MAX_GRACE_S)
         freed_bytes = await self.workers.unload(model.name, grace_s)
+        await self.settle()
         return model_pb2.UnloadModelResponse(model=await self._view(model), freed_bytes=freed_bytes)
 
     async def PullModel(  # noqa: N802
@@ -156,8 +171,23 @@ class ModelService:
         if description.failure is None and not description.facts.HasField("experts"):
             _refuse_experts(options)
 
-    async def _has_experts(self, model: CatalogueModel) -> bool:
-        return (await self.catalogue.describe(model)).facts.HasField("experts")
+    async def _check_fit(self, model: CatalogueModel, options: LoadOptions) -> None:
+        """Refuse what cannot be loaded so before a worker has to go for it.
+
+        Raises:
+            GatewayError: it cannot.
+        """
+        has_experts = (await self.catalogue.describe(model)).facts.HasField("experts")
+        if not has_experts and self._state(model).state not in LOADED:
+            return  # the load finds out by itself
+        try:
+            estimate = (await self.estimator.estimate(model, options)).estimate
+        except LoadError:
+            if has_experts:
+                raise
+            return  # a checkpoint whose headers do not tell may load all the same
+        if least_bytes(estimate) > estimate.budget_bytes > 0:
+            raise exceeds_memory(model.name, least_bytes(estimate), estimate.budget_bytes)
 
     def _options(self, asked: model_pb2.LoadOptions, model: CatalogueModel) -> LoadOptions:
         """Return what is asked for, where it goes together with what holds."""
@@ -172,7 +202,7 @@ class ModelService:
             raise MalformedRequest("it names no model")
         if not is_name(name):
             raise InvalidField((Violation("model", "is not the name of a model"),))
-        return self.catalogue.resolve(name)
+        return seen(self.catalogue, name)
 
     def _state(self, model: CatalogueModel) -> ModelStatus:
         return self.workers.state(model.name)
@@ -182,6 +212,16 @@ class ModelService:
 
     async def _views(self, models: Iterable[CatalogueModel]) -> list[model_pb2.Model]:
         return list(await asyncio.gather(*(self._view(model) for model in models)))
+
+
+def _keeping(request: model_pb2.LoadModelRequest) -> Keeping:
+    """Return how long the model is to stay, as far as the request says."""
+    pinned = request.pinned if request.HasField("pinned") else None
+    if not request.HasField("idle_ttl"):
+        return Keeping(pinned)
+    ttl_s = seconds_of(request.idle_ttl)
+    check_range("idle_ttl", ttl_s, 0, MAX_IDLE_S)
+    return Keeping(pinned, ttl_s)
 
 
 def _options(asked: model_pb2.LoadOptions, model: CatalogueModel) -> LoadOptions:

@@ -20,7 +20,10 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from structlog.typing import FilteringBoundLogger
 
-from gateway.errors import GatewayError, InternalError, MalformedRequest
+from gateway.ending import UNOBSERVED, Observer
+from gateway.errors import GatewayError, InternalError
+from gateway.request_errors import MalformedRequest
+from gateway.services.observed import observed
 from gateway.services.strict import refuse_unknown
 from gateway.status import CLIENT_GONE, Status, status_of
 from gateway.worker_call import WorkerRefusal
@@ -36,6 +39,7 @@ def add_service(
     log: FilteringBoundLogger,
     *,
     is_timed: bool = False,
+    observer: Observer = UNOBSERVED,
 ) -> None:
     """Have `server` answer those methods of `service` that `methods` has under the same name.
 
@@ -45,11 +49,13 @@ def add_service(
         methods: each takes the request alone, and returns its answer or yields its answers.
         log: takes what should not happen.
         is_timed: whether they take the seconds until the caller's deadline too.
+        observer: is told of every end.
     """
     built = {method.name: method for method in service.methods if hasattr(methods, method.name)}
     handlers = {
         name: _handler(method, getattr(methods, name), log, is_timed=is_timed) for name, method in built.items()
     }
+    handlers = {name: observed(handler, f"/{service.full_name}/{name}", observer) for name, handler in handlers.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
 
 

@@ -11,24 +11,21 @@ from pathlib import Path
 from pomona.v1 import model_pb2
 
 from gateway.admission import Admission
+from gateway.caller_errors import ScopeMissing
 from gateway.catalogue import Catalogue, CatalogueModel
-from gateway.errors import (
-    CheckpointCorrupt,
-    CheckpointRejected,
-    InvalidField,
-    ModelInUse,
-    ModelNotFound,
-    ScopeMissing,
-    Violation,
-)
+from gateway.errors import CheckpointCorrupt, CheckpointRejected, ModelInUse, ModelNotFound
 from gateway.hub.cache import CachedModel, remove, repository_folder
 from gateway.hub.messages import Order, Progress
 from gateway.inventory import Inventory
 from gateway.model_status import ModelState, WorkerPool
+from gateway.principal import caller
 from gateway.pulls import SKIPPED, Pulls
+from gateway.request_errors import InvalidField, Violation
 from gateway.services.views import view_of
+from gateway.sight import names_seen, seen
 
 SCOPE = "pull"
+MENDABLE = (CheckpointRejected, CheckpointCorrupt)
 # How attributes of an order are called in a request.
 FIELDS = {"name": "model"}
 
@@ -66,7 +63,7 @@ class Stock:
                 total = progress.bytes_total if progress.phase != SKIPPED else total
                 yield _response(progress)
         yield _response(Progress("describing", bytes_done=total, bytes_total=total))
-        model = self.catalogue.resolve(order.model)
+        model = seen(self.catalogue, order.model)
         view = await view_of(model, self.workers.state(model.name), self.catalogue)
         yield model_pb2.PullModelResponse(phase="done", bytes_done=total, bytes_total=total, model=view)
 
@@ -75,7 +72,7 @@ class Stock:
         self._check_allowed()
         cached = self.inventory.cached(model.name)
         if cached is None:
-            raise InvalidField((Violation("model", "is of the server's settings, and not of the hub's cache"),))
+            raise InvalidField((Violation("model", "is not of the hub's cache"),))
         self._check_unused(cached)
         if not self.inventory.take_out(model.name):
             raise ModelInUse(model.name, "loaded")
@@ -88,19 +85,28 @@ class Stock:
         return model_pb2.DeleteModelResponse(freed_bytes=freed_bytes)
 
     async def refresh(self) -> model_pb2.RefreshCatalogueResponse:
-        """Read settings and cache again, and forget which checkpoints could not be loaded: they may be repaired."""
+        """Read settings and cache again, and forget which models could not be loaded that may be mended now.
+
+        They are those whose settings changed, or whose checkpoint was at fault.
+        """
         found = await self.inventory.refresh()
         for model in self.catalogue.models:
             status = self.workers.state(model.name)
-            if status.state is ModelState.FAILED and isinstance(status.failure, CheckpointRejected | CheckpointCorrupt):
-                await self.workers.unload(model.name, 0)
-        return model_pb2.RefreshCatalogueResponse(added=found.added, removed=found.removed, changed=found.changed)
+            is_mended = model.name in found.changed or isinstance(status.failure, MENDABLE)
+            if status.state is ModelState.FAILED and is_mended:
+                await self.workers.unload(model.name, 0, is_forgotten=False)
+        added, removed, changed = (
+            names_seen(self.catalogue, names) for names in (found.added, found.removed, found.changed)
+        )
+        return model_pb2.RefreshCatalogueResponse(added=added, removed=removed, changed=changed)
 
     def _check(self, order: Order) -> None:
         self._check_allowed()
         self.admission.check_open()
         if problems := order.problems():
             raise InvalidField(tuple(Violation(FIELDS.get(name, name), words) for name, words in problems.items()))
+        for name in (order.model, order.repository):  # a second name would be a way around the first
+            caller().check_model(name, ())
         if order.repository in self._deleting:
             raise ModelInUse(order.repository, "being deleted")
         if not self._is_free(order):

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from gateway.errors import InvalidField, UnsupportedOption, Violation
+from gateway.request_errors import InvalidField, UnsupportedOption, Violation
 from gateway.wire import FIXED32, FIXED64, LENGTH, VARINT, value_at, varint_at
 
 NOT_BUILT = "is not built yet"

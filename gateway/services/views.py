@@ -76,8 +76,12 @@ def _add_process(view: model_pb2.Model, status: ModelStatus) -> None:
         view.workers.append(_worker(status.worker))
         if status.stats is not None:
             view.memory.MergeFrom(status.stats.memory)
+        view.memory.reserved_bytes = status.reserved_bytes
     if status.last_used_s is not None:
         view.last_used_time.CopyFrom(timestamp(status.last_used_s))
+    if status.unload_time_s is not None:
+        view.unload_time.CopyFrom(timestamp(status.unload_time_s))
+    view.pinned = status.pinned
 
 
 def _worker(facts: WorkerFacts) -> model_pb2.WorkerInfo:

@@ -16,8 +16,7 @@ from pomona.v1 import model_pb2, model_pb2_grpc, server_pb2, server_pb2_grpc
 
 from gateway import health
 from gateway.catalogue import Catalogue, CatalogueModel, Describe
-from gateway.errors import HubUnreachable
-from gateway.estimate import Estimator
+from gateway.estimate import Estimator, Fits
 from gateway.health import Health
 from gateway.hub.messages import Done, Order, Progress
 from gateway.inventory import Inventory, Sources
@@ -26,6 +25,7 @@ from gateway.memory import MachineMemory
 from gateway.model_status import LoadOptions
 from gateway.one_shot import OneShot
 from gateway.process import Command
+from gateway.pull_errors import HubUnreachable
 from gateway.pulls import Pulls, Run
 from gateway.services.admin import AdminService, Drained
 from gateway.services.model import ModelService
@@ -74,6 +74,7 @@ class ControlPlane:
     parts: object = None
     drains: list[float] = field(default_factory=list)
     stock: Stock | None = None
+    levels: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def __post_init__(self) -> None:
         self.models = model_pb2_grpc.ModelServiceStub(self.channel)
@@ -108,9 +109,8 @@ async def control_plane(
     parts = relay_parts(pool, ring)
     known = Catalogue(MODELS, describe)
     one_shot = OneShot(Command((sys.executable, "-c", fit), {}), 20.0, parts.log, asyncio.Semaphore(2))
-    estimator = Estimator(
-        known, pool, one_shot, lambda _, options: worker_settings(options), lambda: memory or MachineMemory(4_000)
-    )
+    fits = Fits(known, one_shot, lambda _, options: worker_settings(options), lambda: memory or MachineMemory(4_000))
+    estimator = Estimator(pool, fits)
     models = [{"name": one.name, "checkpoint": str(one.checkpoint), "aliases": one.aliases} for one in MODELS]
     sources = Sources(load_settings(None, {"models": models}), hub.cache, hub.reload)
     inventory = Inventory(sources.find(), sources, known, pool, parts.log)
@@ -119,14 +119,18 @@ async def control_plane(
     stock = Stock(known, pool, parts.admission, inventory, pulls, hub.cache, hub.refusal)
     follower = asyncio.create_task(inventory.follow())
     drains: list[float] = []
+    levels: list[tuple[str, str]] = []
 
     async def drain(grace_s: float) -> Drained:
         drains.append(grace_s)
         return Drained(2, 1)
 
+    async def set_level(logger: str, level: str) -> None:
+        levels.append((logger, level))
+
     server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     health_service = Health(SERVICES, known, pool)
-    admin = AdminService(known, parts.requests, ring, drain, 30.0, parts.log)
+    admin = AdminService(known, parts.requests, ring, drain, 30.0, parts.log, set_level)
     own = (
         (
             model_pb2.DESCRIPTOR.services_by_name["ModelService"],
@@ -146,7 +150,7 @@ async def control_plane(
     await server.start()
     channel = grpc.aio.insecure_channel(address, options=(("grpc.default_authority", "localhost"),))
     try:
-        yield ControlPlane(address, channel, pool, ring, health_service, parts, drains, stock)
+        yield ControlPlane(address, channel, pool, ring, health_service, parts, drains, stock, levels)
     finally:
         await pulls.close()
         follower.cancel()

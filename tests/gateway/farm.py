@@ -1,7 +1,7 @@
 """Workers of scripted processes."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +9,18 @@ import pytest
 import structlog
 
 from gateway.back_off import BackOffLimits
-from gateway.errors import (
-    GatewayError,
-)
-from gateway.lifecycle import Event
+from gateway.chances import Chances
+from gateway.errors import GatewayError
+from gateway.life_events import Event
+from gateway.loads import Terms
+from gateway.memory import MachineMemory
 from gateway.model_status import LoadOptions, ModelState, ModelStatus
+from gateway.pressure import Reading
 from gateway.sockets import SocketFolder
 from gateway.stop_ladder import StopLimits
 from gateway.supervisor import Launch, Supervisor
 from gateway.vitals import VitalLimits
-from gateway.workers import Chances, Workers
+from gateway.workers import Workers
 from tests.support.scripted import STREAM_GENERATE, events_in, fake_worker_command, write_script
 from tests.support.waiting import eventually
 
@@ -34,8 +36,10 @@ LIMIT_S = 10.0
 class Farm:
     """Workers of two models, each with a script in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folders = {model: folder / model for model in MODELS}
+    def __init__(self, folder: Path, models: tuple[str, ...] = MODELS) -> None:
+        self.folders = {model: folder / model for model in models}
+        self.machine = MachineMemory(1 << 50, 1 << 50)
+        self.footprint_bytes = 0
         self.sockets = SocketFolder()
         self.vital_limits = PATIENT
         self.stop_limits = QUICK_STOP
@@ -45,11 +49,16 @@ class Farm:
             write_script(path)
         self.workers = self.workers_with(QUICK)
 
-    def workers_with(self, limits: BackOffLimits) -> Workers:
+    def workers_with(self, limits: BackOffLimits = QUICK, **terms: Any) -> Workers:
         log = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
-        models = dict.fromkeys(MODELS, LoadOptions)
-        self.workers = Workers(models, self.start_worker, self.stamp, limits, log, Chances(dice=random.Random(1)))
+        models = dict.fromkeys(self.folders, LoadOptions)
+        chances = Chances(dice=random.Random(1), read=self.read, sample_s=0.05)
+        self.workers = Workers(models, self.start_worker, self.stamp, Terms(limits, **terms), log, chances)
         return self.workers
+
+    def read(self, pids: Iterable[int], now_s: float) -> Reading:
+        """Measure a machine that has all the memory in the world."""
+        return Reading(now_s, self.machine, dict.fromkeys(pids, self.footprint_bytes))
 
     def start_worker(self, model: str, options: LoadOptions, post: Callable[[Event], None]) -> Supervisor:
         self.told_options.append(options)

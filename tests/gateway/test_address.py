@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from gateway.address import ListenError, TcpAddress, UnixAddress, parse_address
+from gateway.address import ListenError, TcpAddress, UnixAddress, check_exposure, parse_address
 
 
 def server() -> grpc.aio.Server:
@@ -30,9 +30,22 @@ def test_loopback_and_sockets_are_read(text: str, address: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "192.168.1.2:1", "example.org:1"])
-def test_an_address_that_others_reach_is_refused_in_plain_words(text: str) -> None:
-    with pytest.raises(ListenError, match="other machines"):
-        parse_address(text)
+def test_an_address_that_others_reach_wants_tls_and_tokens(text: str) -> None:
+    address = parse_address(text)
+    for has_tls, has_tokens, words in (
+        (False, False, "it needs TLS .* and tokens"),
+        (True, False, "it needs tokens"),
+        (False, True, "it needs TLS"),
+    ):
+        with pytest.raises(ListenError, match=words):
+            check_exposure(address, has_tls=has_tls, has_tokens=has_tokens, allow_plaintext=False)
+        check_exposure(address, has_tls=has_tls, has_tokens=has_tokens, allow_plaintext=True)
+    check_exposure(address, has_tls=True, has_tokens=True, allow_plaintext=False)
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:1", "[::1]:1", "localhost:1", "unix:/tmp/a.sock"])
+def test_an_address_of_this_machine_alone_wants_neither(text: str) -> None:
+    check_exposure(parse_address(text), has_tls=False, has_tokens=False, allow_plaintext=False)
 
 
 @pytest.mark.parametrize("text", ["", "127.0.0.1", ":1", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:-1", "unix:"])

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from gateway.admission import Admission, AdmissionLimits
+from gateway.admission import Admission, AdmissionLimits, OwnLimits
 from gateway.errors import DeadlineExceeded, QueueFull, ServerDraining
+from gateway.principal import CallerLimits, Principal
 from tests.support.waiting import eventually
 
 
@@ -157,3 +158,90 @@ async def test_the_bytes_that_are_kept_are_bounded() -> None:
     assert (caught.value.scope, caught.value.depth) == ("request bytes", 2)
     gate.drop(40)
     gate.hold(40)
+
+
+def known(name: str, share: float | None = None) -> Principal:
+    return Principal(name, name, frozenset(), limits=CallerLimits(queue_share=share))
+
+
+def shared(waiting: int = 4, held_bytes: int = 1000) -> Admission:
+    return Admission(AdmissionLimits(10, 1, waiting, 5.0, held_bytes, queue_share=0.5))
+
+
+async def test_one_caller_takes_no_more_than_its_share_of_the_places_to_wait_in() -> None:
+    gate = shared()
+    await gate.enter("a")
+    greedy = await started(gate.enter("a", who=known("greedy")), gate.enter("a", who=known("greedy")))
+    with pytest.raises(QueueFull) as caught:
+        await gate.enter("a", who=known("greedy"))
+    assert (caught.value.scope, caught.value.depth) == ("one caller", 2)
+    others = await started(gate.enter("a", who=known("other")))
+    await gate.enter("b", who=known("greedy"))  # a place that is free is no place to wait in
+    for task in (*greedy, *others):
+        gate.leave("a")
+        await task
+
+
+async def test_a_caller_may_have_a_share_of_its_own_and_one_place_at_least() -> None:
+    gate = shared()
+    await gate.enter("a")
+    (first,) = await started(gate.enter("a", who=known("small", 0.01)))
+    with pytest.raises(QueueFull):
+        await gate.enter("a", who=known("small", 0.01))
+    whole = await started(*(gate.enter("a", who=known("whole", 1.0)) for _ in range(3)))
+    for task in (first, *whole):
+        gate.leave("a")
+        await task
+
+
+async def test_who_is_not_known_by_name_may_take_every_place() -> None:
+    gate = shared()
+    await gate.enter("a")
+    waiting = await started(*(gate.enter("a") for _ in range(4)))
+    for task in waiting:
+        gate.leave("a")
+        await task
+
+
+def test_one_caller_keeps_no_more_than_its_share_of_the_bytes() -> None:
+    gate = shared()
+    gate.hold(400, known("greedy"))
+    with pytest.raises(QueueFull) as caught:
+        gate.hold(101, known("greedy"))
+    assert caught.value.scope == "request bytes of one caller"
+    gate.hold(500, known("other"))
+    with pytest.raises(QueueFull) as caught:
+        gate.hold(101)
+    assert caught.value.scope == "request bytes"
+    gate.drop(400, known("greedy"))
+    gate.hold(500, known("greedy"))
+
+
+async def test_a_model_with_limits_of_its_own_keeps_to_those() -> None:
+    own = {"a": OwnLimits(max_requests=1, max_waiting=1), "b": OwnLimits(max_requests=3)}
+    gate = Admission(AdmissionLimits(10, 2, 10, 5.0), lambda model: own.get(model, OwnLimits()))
+    for _ in range(3):
+        await gate.enter("b")
+    await gate.enter("a")
+    (waiting,) = await started(gate.enter("a"))
+    with pytest.raises(QueueFull) as caught:
+        await gate.enter("a")
+    assert (caught.value.scope, caught.value.depth) == ("a", 2)
+    for _ in range(2):
+        await gate.enter("c")
+    gate.leave("a")
+    await waiting
+
+
+async def test_other_limits_let_in_who_waits_and_throw_nobody_out() -> None:
+    gate = admission(per_model=1, waiting=1)
+    await gate.enter("a")
+    (waiting,) = await started(gate.enter("a"))
+    gate.change(AdmissionLimits(10, 2, 0, 5.0))
+    await waiting
+    gate.change(AdmissionLimits(10, 1, 0, 5.0))
+    with pytest.raises(QueueFull):
+        await gate.enter("a")
+    gate.leave("a")
+    gate.leave("a")
+    await gate.enter("a")

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gateway.catalogue import CatalogueModel
-from gateway.desired_adapters import MAX_TOLD_BYTES, DesiredAdapter, DesiredAdapters, latest
+from gateway.desired_adapters import MAX_ASKED, MAX_TOLD_BYTES, DesiredAdapter, DesiredAdapters, latest
 from gateway.model_status import ModelStatus
 from gateway.process import MAX_SETTINGS_BYTES
 from tests.support.waiting import eventually
@@ -86,3 +86,17 @@ def test_a_worker_is_told_what_is_set() -> None:
         {"adapter": "a", "pinned": False},
         {"adapter": "b", "source": "org/b", "pinned": True, "revision": "r1"},
     ]
+
+
+def test_however_many_names_callers_think_of_few_are_kept() -> None:
+    desired = DesiredAdapters()
+    desired.unload("m", "a")
+    desired.load("m", DesiredAdapter("kept", pinned=True))
+    for number in range(2 * MAX_ASKED):
+        desired.load("m", DesiredAdapter(f"n{number}", "c"))
+    asked = desired.asked("m")
+    assert len(asked) == MAX_ASKED
+    assert list(asked)[:3] == ["a", "kept", f"n{MAX_ASKED + 2}"]
+    for number in range(2 * MAX_ASKED):
+        desired.unload("m", f"u{number}")
+    assert len(desired.asked("m")) == MAX_ASKED

@@ -14,8 +14,8 @@ from pomona.v1 import common_pb2
 
 from gateway.ending import USAGE_KEY, Ending
 from gateway.envelope import Envelope
-from gateway.errors import InvalidField, Violation
 from gateway.logs import LogRing, make_log
+from gateway.request_errors import InvalidField, Violation
 from gateway.status import DETAILS_KEY, status_of
 from tests.gateway.relay_calls import LIMIT_S
 from tests.gateway.statuses import ended, failure_of
@@ -58,6 +58,22 @@ def test_an_answer_is_told_with_its_times() -> None:
 
 def test_an_end_that_nobody_noted_is_a_cancellation() -> None:
     assert line_of(Ending("/a/B"))["status"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ('spec.chat.template_vars["what I said"]', "spec.chat.template_vars[]"),
+        (r'spec.chat.template_vars["a \"]\\"].list_value.values[3]', "spec.chat.template_vars[].list_value.values[3]"),
+        ('spec.chat.template_vars["cut off in the mid', "spec.chat.template_vars[]"),
+        ("spec.chat.messages[0].role", "spec.chat.messages[0].role"),
+    ],
+)
+def test_a_field_is_told_without_the_words_of_its_client(path: str, told: str) -> None:
+    ending = Ending("/a/B")
+    status = status_of(InvalidField((Violation(path, "is wrong"),)))
+    ending.ended(status.code, status.trailers)
+    assert line_of(ending)["field"] == told
 
 
 def test_a_refusal_is_told_with_its_reason_and_first_field() -> None:

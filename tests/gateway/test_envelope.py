@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from pomona.v1 import common_pb2, generation_pb2
 
 from gateway.envelope import MODEL_FIELD, Envelope, read_envelope, text_field
-from gateway.errors import GatewayError, InvalidField, MalformedRequest
+from gateway.errors import GatewayError
+from gateway.request_errors import InvalidField, MalformedRequest
 
 MODEL = b"\x0a\x01m"
 

@@ -10,14 +10,16 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode
 from pomona.v1 import errors_pb2, model_pb2
 
-from gateway import errors
-from gateway.errors import GatewayError, Violation
+from gateway import caller_errors, errors, pull_errors, request_errors
+from gateway.errors import GatewayError
 from gateway.model_status import LoadProgress, ModelState
+from gateway.request_errors import Violation
 from gateway.status import ROWS, failure_of, status_of
 
 GROUPS = {
     errors.GatewayError,
     errors.RequestError,
+    errors.CallerError,
     errors.ModelError,
     errors.LoadError,
     errors.WorkerError,
@@ -26,12 +28,12 @@ GROUPS = {
 }
 MODEL = "org/model"
 SAMPLES: list[GatewayError] = [
-    errors.MalformedRequest("it ends within a field"),
-    errors.InvalidField((Violation("priority", "is not within -128 to 127"),)),
-    errors.UnsupportedOption((Violation("options.kv_scheme", "is not built yet"),)),
-    errors.DuplicateRequestId("r"),
-    errors.StreamIdle(30.0),
-    errors.SlowReader(60.0),
+    request_errors.MalformedRequest("it ends within a field"),
+    request_errors.InvalidField((Violation("priority", "is not within -128 to 127"),)),
+    request_errors.UnsupportedOption((Violation("options.kv_scheme", "is not built yet"),)),
+    request_errors.DuplicateRequestId("r"),
+    request_errors.StreamIdle(30.0),
+    request_errors.SlowReader(60.0),
     errors.ModelNotFound(MODEL, ("a", "b")),
     errors.ModelLoading(MODEL, LoadProgress("weights", 5, 10)),
     errors.ModelLoadFailed(MODEL, "its worker did not say why."),
@@ -50,11 +52,19 @@ SAMPLES: list[GatewayError] = [
     errors.WorkerStalled(MODEL, 7),
     errors.WorkerRestarting(MODEL, 2.0),
     errors.QueueFull(MODEL, 64),
-    errors.ScopeMissing("pull", "its setting allow_pull is off"),
-    errors.RepositoryNotFound(MODEL, "the hub has no revision v9 of it"),
-    errors.RepositoryForbidden(MODEL, "it is gated"),
-    errors.HubUnreachable(MODEL, "the hub does not answer"),
-    errors.DiskFull(MODEL, 2_000_000_000, 1_000_000_000),
+    errors.MemoryBudget(MODEL, "3.00 GB of memory, of which 1.00 GB are free", 3_000_000_000, 8_000_000_000),
+    errors.MemoryPressure(96),
+    request_errors.RequestQuarantined(2),
+    caller_errors.ScopeMissing("pull", "its setting allow_pull is off"),
+    caller_errors.CredentialsMissing(),
+    caller_errors.CredentialsInvalid(),
+    caller_errors.CredentialsExpired(),
+    caller_errors.ModelForbidden(MODEL),
+    caller_errors.RateLimited("ci", "rate", 60, 0.5),
+    pull_errors.RepositoryNotFound(MODEL, "the hub has no revision v9 of it"),
+    pull_errors.RepositoryForbidden(MODEL, "it is gated"),
+    pull_errors.HubUnreachable(MODEL, "the hub does not answer"),
+    pull_errors.DiskFull(MODEL, 2_000_000_000, 1_000_000_000),
     errors.ServerDraining(),
     errors.CancelledByOperator("r"),
     errors.DeadlineExceeded(),
@@ -127,13 +137,21 @@ def test_errors_to_be_retried_say_when_and_how(error: GatewayError) -> None:
     status = status_of(error)
     trailers = dict(status.trailers)
     is_retriable = status.code in {StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED}
-    is_retriable &= not isinstance(error, errors.SlowReader)  # a client that does not read would not read again
     assert ("grpc-retry-pushback-ms" in trailers) is is_retriable
 
 
 def test_a_request_that_had_begun_is_not_retried_by_a_library() -> None:
-    for error in (errors.WorkerDied(MODEL, 0), errors.WorkerStalled(MODEL, 0), errors.ModelLoading(MODEL)):
+    lost = (errors.WorkerDied(MODEL, 0), errors.WorkerStalled(MODEL, 0))
+    # A client that does not read would not read again.
+    for error in (*lost, errors.ModelLoading(MODEL), request_errors.SlowReader(60.0)):
         assert dict(status_of(error).trailers)["grpc-retry-pushback-ms"] == "-1"
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_overload_is_never_retried_by_a_library(error: GatewayError) -> None:
+    status = status_of(error)
+    pushback = dict(status.trailers).get("grpc-retry-pushback-ms", "-1")
+    assert pushback == "-1" or status.code is StatusCode.UNAVAILABLE
 
 
 def test_a_pause_is_told_as_it_is() -> None:
@@ -150,7 +168,7 @@ def test_a_status_stays_small_whatever_is_in_it() -> None:
     many = tuple(f"model-{number}" for number in range(10_000))
     for error in (
         errors.CheckpointRejected(MODEL, long, facts),
-        errors.InvalidField(violations),
+        request_errors.InvalidField(violations),
         errors.ModelNotFound(MODEL, many),
     ):
         status = status_of(error)

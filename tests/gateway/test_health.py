@@ -7,11 +7,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.health import LIST_RESPONSE
+from gateway.catalogue import Catalogue
+from gateway.health import LIST_RESPONSE, Health
 from gateway.model_status import ModelState, ModelStatus
 from tests.gateway.control_plane import MODELS, SERVICES, control_plane
 from tests.gateway.statuses import failure_of
-from tests.support.scripted_worker import ScriptedPool
+from tests.support.scripted_worker import ScriptedPool, no_description
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -89,3 +90,21 @@ async def test_a_server_that_drains_serves_nothing(tmp_path: Path) -> None:
         plane.health_service.drain()
         for name in ("", *SERVICES, "model-a"):
             assert (await plane.health.Check(named(name), timeout=10)).status == NOT_SERVING
+
+
+async def test_who_looks_at_health_is_known_while_a_watch_is_open_and_for_a_minute_after_a_check() -> None:
+    now_s = 1000.0
+    subject = Health(SERVICES, Catalogue(MODELS, no_description), ScriptedPool(), lambda: now_s)
+    assert not subject.is_watched
+    await subject.Check(named(""))
+    now_s += 59.0
+    assert subject.is_watched
+    now_s += 2.0
+    assert not subject.is_watched
+    watch = subject.Watch(named(""))
+    await anext(watch)
+    assert subject.is_watched
+    await watch.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+    assert not subject.is_watched
+    await subject.List(None)
+    assert subject.is_watched

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import InvalidField, ModelNotFound
+from gateway.errors import ModelNotFound
 from gateway.inventory import Differences, Inventory, Sources
 from gateway.logs import LogRing, make_log
 from gateway.model_status import ModelState, ModelStatus
+from gateway.request_errors import InvalidField
 from gateway.settings import Settings, SettingsError, load_settings
 from tests.gateway.hub.test_cache import write
 from tests.support.scripted_worker import ScriptedPool, catalogue

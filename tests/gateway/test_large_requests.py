@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
+from gateway.attempts import MAX_RETRIED_BYTES
 from gateway.errors import CancelledByOperator
-from gateway.exchange import MAX_RETRIED_BYTES
 from tests.gateway.statuses import failure_of
 from tests.support.scripted_worker import (
     BEGUN,
@@ -78,7 +78,7 @@ async def test_requests_that_have_not_begun_are_bounded_by_their_bytes(tmp_path:
         for call in (*calls, third):
             call.cancel()
         await eventually(lambda: not len(relay.parts.requests))
-        assert relay.parts.admission._held_bytes == 0
+        assert relay.parts.admission.held_bytes == 0
 
 
 @pytest.mark.parametrize("method", [UNARY_STREAM, STREAM_STREAM])

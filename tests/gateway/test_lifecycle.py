@@ -7,13 +7,16 @@ from hypothesis import strategies as st
 from pomona.v1 import model_pb2
 
 from gateway.back_off import BackOff, BackOffLimits
-from gateway.errors import CheckpointRejected, ModelFailed
+from gateway.errors import CheckpointRejected, ModelExceedsMemory, ModelFailed
 from gateway.lifecycle import (
     FOLLOWS,
     AwaitIdle,
+    Claim,
     Effect,
     Event,
     Exited,
+    Forsaken,
+    Granted,
     Idle,
     Leaving,
     Lifecycle,
@@ -22,13 +25,15 @@ from gateway.lifecycle import (
     Progressed,
     Ready,
     Recovered,
+    Refused,
+    Retired,
     StartWorker,
     StopWorker,
     Suspected,
     Unwanted,
     Wanted,
 )
-from gateway.model_status import Exit, ExitCause, LoadOptions, LoadProgress, ModelState
+from gateway.model_status import Exit, ExitCause, Keeping, LoadOptions, LoadProgress, ModelState
 
 S = ModelState
 READY = Ready(model_pb2.Model(model="m"))
@@ -53,7 +58,12 @@ class Life(Lifecycle):
         self.states: list[ModelState] = []
         back_off = BackOff(BackOffLimits(jitter=0.0), random.Random(1))
         told = configured or LoadOptions()
-        super().__init__("m", back_off, self.clock, lambda _, new: self.states.append(new), lambda: told)
+        super().__init__("m", back_off, self.clock, lambda life, _: self.states.append(life.state), lambda: told)
+
+    def apply(self, event: Event) -> Effect | None:
+        """Follow an event; memory is there at once."""
+        effect = super().apply(event)
+        return super().apply(Granted()) if effect == Claim() else effect
 
     def follow(self, *events: Event) -> Effect | None:
         effect = None
@@ -80,7 +90,7 @@ def test_a_second_wish_joins_the_load() -> None:
     one = life(Wanted())
     assert one.apply(Wanted()) is None
     assert one.apply(ORDER) is None
-    assert one.states == [S.LOADING]
+    assert one.states == [S.QUEUED, S.LOADING]
 
 
 def test_progress_is_kept_until_the_model_is_ready() -> None:
@@ -156,6 +166,16 @@ def test_a_second_unload_may_shorten_the_first() -> None:
     assert life(Wanted(), READY, Unwanted(60.0)).apply(Unwanted(0.0)) == AwaitIdle(0.0)
 
 
+@pytest.mark.parametrize(("is_forgotten", "rows"), [(True, None), (False, 3)])
+def test_what_was_chosen_is_forgotten_with_the_model_unless_told_otherwise(
+    is_forgotten: bool, rows: int | None
+) -> None:
+    one = life(Wanted(LoadOptions(max_batch_rows=3), keeping=Keeping(pinned=True)), REJECTED)
+    one.apply(Unwanted(0, is_forgotten))
+    assert (one.state, one.options.max_batch_rows) == (S.UNLOADED, rows)
+    assert one.keeping == (Keeping() if is_forgotten else Keeping(pinned=True))
+
+
 def test_an_unwanted_load_is_stopped_at_once() -> None:
     one = life(Wanted())
     assert one.apply(Unwanted(60.0)) == StopWorker()
@@ -224,6 +244,80 @@ def test_the_same_or_no_options_leave_the_model_as_it_is() -> None:
     assert one.apply(Wanted(LoadOptions())) is None
     assert one.apply(Wanted()) is None
     assert one.options == LoadOptions(context_tokens=512)
+
+
+class Waiting(Life):
+    """A life whose memory is not there at once."""
+
+    def apply(self, event: Event) -> Effect | None:
+        return Lifecycle.apply(self, event)
+
+
+def waiting(*events: Event) -> Waiting:
+    one = Waiting()
+    one.follow(*events)
+    return one
+
+
+def test_a_wanted_model_waits_for_memory_before_it_is_loaded() -> None:
+    one = waiting()
+    assert one.apply(Wanted()) == Claim()
+    assert one.apply(Wanted()) is None
+    assert one.apply(Granted()) == StartWorker()
+    assert one.states == [S.QUEUED, S.LOADING]
+
+
+def test_other_options_are_another_claim_on_memory() -> None:
+    one = waiting(Wanted())
+    assert one.apply(Wanted(LoadOptions(context_tokens=64), is_order=True)) == Claim()
+    assert one.states == [S.QUEUED]
+
+
+def test_a_load_that_waits_may_be_unwanted_forsaken_or_refused() -> None:
+    assert waiting(Wanted(), Unwanted(9)).state is S.UNLOADED
+    assert waiting(Wanted(), Forsaken()).state is S.UNLOADED
+    failure = ModelExceedsMemory("m", "it is too large.")
+    one = waiting(Wanted(), Refused(failure))
+    assert (one.state, one.failure) == (S.FAILED, failure)
+    assert one.apply(Wanted()) is None
+    assert one.apply(ORDER) == Claim()
+
+
+def test_memory_that_comes_too_late_starts_nothing() -> None:
+    for end in (Unwanted(9), Forsaken()):
+        one = waiting(Wanted(), end)
+        assert one.apply(Granted()) is None
+        assert one.state is S.UNLOADED
+
+
+def test_a_restart_after_a_crash_waits_for_memory_too() -> None:
+    one = waiting(Wanted(), Granted(), READY, CRASH)
+    assert one.apply(PauseOver(1)) == Claim()
+    assert one.apply(Forsaken()) is None
+    assert one.state is S.UNLOADED
+
+
+def test_a_model_that_goes_for_others_is_not_forgotten() -> None:
+    keeping = Keeping(pinned=False, idle_ttl_s=3.0)
+    one = life(Wanted(LoadOptions(context_tokens=64), keeping=keeping), READY)
+    assert one.apply(Retired(5.0)) == AwaitIdle(5.0)
+    one.follow(Idle(), Exited(Exit(ExitCause.UNLOADED, code=0)))
+    assert (one.state, one.options, one.keeping) == (S.UNLOADED, LoadOptions(context_tokens=64), keeping)
+    one.follow(Unwanted(0))
+    assert one.keeping == Keeping()
+
+
+def test_a_load_may_have_to_go_and_what_does_not_run_has_not() -> None:
+    assert life(Wanted()).apply(Retired(5.0)) == StopWorker()
+    for one in (life(), life(Wanted(), CRASH), life(Wanted(), REJECTED), waiting(Wanted())):
+        before = one.state
+        assert one.apply(Retired(5.0)) is None
+        assert one.state is before
+
+
+def test_a_later_load_changes_of_a_models_stay_what_it_names() -> None:
+    one = life(Wanted(keeping=Keeping(pinned=True)), READY, Wanted(keeping=Keeping(idle_ttl_s=9.0)), Wanted())
+    assert one.keeping == Keeping(True, 9.0)
 
 
 CONFIGURED = LoadOptions(context_tokens=512, max_batch_rows=16, kv_scheme="none")
@@ -314,12 +408,16 @@ EVENTS: Iterable[Event] = (
     Idle(),
     PauseOver(1),
     PauseOver(2),
+    Retired(1.0),
+    Granted(),
+    Refused(ModelExceedsMemory("m", "it is too large.")),
+    Forsaken(),
 )
 
 
 @given(st.lists(st.sampled_from(list(EVENTS))), st.data())
 def test_whatever_happens_each_state_may_follow_the_one_before(before: list[Event], data: st.DataObject) -> None:
-    one = Life()
+    one = data.draw(st.sampled_from([Life, Waiting]))()
     for event in before:
         one.apply(event)
         has_worker = one.state in {S.LOADING, S.ACTIVE, S.DEGRADED, S.DRAINING, S.UNLOADING}

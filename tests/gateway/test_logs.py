@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway import logs
+from gateway.log_levels import LogLevels
 from gateway.log_output import Style
 from gateway.logs import LogLine, LogRing, make_log
 
@@ -119,3 +120,27 @@ def test_a_closed_follower_is_forgotten() -> None:
     follower.close()
     ring.add(line(1))
     assert ring._followers == set()
+
+
+def test_the_level_changes_while_the_log_is_used() -> None:
+    stream, levels = io.StringIO(), LogLevels("warning")
+    log = make_log(LogRing(10), levels, "json", stream)
+    log.info("before")
+    levels.set_all("info")
+    log.info("after")
+    log.debug("whispered")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["after"]
+
+
+def test_lines_of_one_worker_have_a_level_of_their_own() -> None:
+    stream, levels = io.StringIO(), LogLevels("info")
+    log = make_log(LogRing(10), levels, "json", stream)
+    levels.set_worker("m", "debug")
+    for model, instance_id in (("m", "i1"), ("n", "i2")):
+        log.debug("detail", model=model, instance_id=instance_id)
+    levels.set_gateway("error")
+    log.warning("of the gateway", model="m")
+    log.info("of a worker", model="n", instance_id="i2")
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["event"], line["model"]) for line in told] == [("detail", "m"), ("of a worker", "n")]
+    assert (levels.gateway, levels.of_worker("m"), levels.of_worker("new")) == ("error", "debug", "info")

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.errors import HubUnreachable, QueueFull, ServerDraining
+from gateway.errors import QueueFull, ServerDraining
 from gateway.hub.messages import Done, Order, Progress
+from gateway.pull_errors import HubUnreachable
 from gateway.pulls import MAX_PULLS, Pulls
 from tests.support.waiting import eventually
 

@@ -16,7 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pomona.v1 import generation_pb2, generation_pb2_grpc, model_pb2, model_pb2_grpc, server_pb2, server_pb2_grpc
 
 from gateway.address import ListenError
-from gateway.server import Gateway, serve
+from gateway.server import Gateway
+from gateway.serving import serve
 from gateway.settings import Settings, SettingsError, load_settings
 from tests.gateway.statuses import failure_of
 from tests.support.scripted import GENERATE, STREAM_GENERATE, events_in, fake_worker_command, is_alive, write_script
@@ -154,7 +155,7 @@ async def test_a_drain_lets_running_streams_finish_and_refuses_new_ones(tmp_path
         events = aiter(call)
         assert await anext(events) == FIRST
         draining = asyncio.create_task(server.gateway.drain(LIMIT_S))
-        await eventually(lambda: server.gateway._admission._is_closed)
+        await eventually(lambda: server.gateway.core.admission._is_closed)
         health = await server.health.Check(health_pb2.HealthCheckRequest(service="model-a"), timeout=LIMIT_S)
         assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
         request = generation_pb2.StreamGenerateRequest(model="model-a")
@@ -185,7 +186,7 @@ async def test_a_second_signal_shortens_the_grace(tmp_path: Path) -> None:
         await anext(aiter(call))
         hurry = asyncio.Event()
         stopping = asyncio.create_task(server.gateway.drain_or_hurry(hurry))
-        await eventually(lambda: server.gateway._admission._is_closed)
+        await eventually(lambda: server.gateway.core.admission._is_closed)
         await eventually(lambda: told(tmp_path) == [600.0], LIMIT_S)
         assert not call.done()
         hurry.set()
@@ -223,10 +224,11 @@ async def test_a_second_server_at_the_same_address_is_refused_and_the_first_live
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_server(tmp_path: Path, number: signal.Signals) -> None:
     addresses: list[str] = []
-    serving = asyncio.create_task(serve(load_settings(None, {"listen": "127.0.0.1:0"}), addresses.append))
+    settings = load_settings(None, {"listen": "127.0.0.1:0", "limits": {"drain_notice_s": 0.0}})
+    serving = asyncio.create_task(serve(settings, addresses.append))
     await eventually(lambda: len(addresses) == 1, LIMIT_S)
     async with grpc.aio.insecure_channel(addresses[0]) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -245,7 +247,7 @@ async def test_a_standard_error_that_no_one_reads_holds_up_nothing(
         while True:
             os.write(writer, b"x" * 4096)
     os.set_blocking(writer, True)
-    monkeypatch.setattr("gateway.server.standard_error", lambda: writer)
+    monkeypatch.setattr("gateway.journal.standard_error", lambda: writer)
     write_script(tmp_path, methods={STREAM_GENERATE: SHORT})
     async with running(settings_for(tmp_path)) as server:
         assert len([event async for event in server.stream()]) == 2

@@ -14,9 +14,11 @@ from pydantic.fields import FieldInfo
 from gateway.catalogue import CatalogueModel
 from gateway.desired_adapters import DesiredAdapter
 from gateway.inventory import Sources
+from gateway.sections.defaults import RequestDefaults
 from gateway.sections.model import ModelSettings
 from gateway.settings import Settings, SettingsError, load_settings
 from models.checkpoint.kv_scheme import TURBO_KEY_BITS, TURBO_VALUE_BITS
+from worker.defaults import NEVER_ZERO, RANGES
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "pomona.toml"
 
@@ -101,7 +103,25 @@ def test_the_catalogue_takes_every_setting_of_a_model() -> None:
     settings = ModelSettings(name="a", checkpoint=Path("/a"), aliases=("b",), kv_scheme="config", kv_bytes=1 << 30)
     entry = CatalogueModel(**settings.model_dump())
     assert asdict(entry) == settings.model_dump()
-    assert asdict(CatalogueModel("a", Path("/a"))) == ModelSettings(name="a", checkpoint=Path("/a")).model_dump()
+    bare = ModelSettings(name="a", checkpoint=Path("/a")).model_dump()
+    assert asdict(CatalogueModel("a", Path("/a"))) == {**bare, "defaults": {}}
+
+
+def test_defaults_of_requests_reach_the_catalogue_as_far_as_they_are_set(tmp_path: Path) -> None:
+    told = {"name": "m", "checkpoint": "/m", "defaults": {"temperature": 0, "max_tokens": 99}}
+    found = Sources(load_settings(None, {"models": [told], "hub_models": False}), tmp_path, load_settings).find()
+    assert found.models["m"].defaults == {"temperature": 0, "max_tokens": 99}
+    assert set(RequestDefaults.model_fields) == set(RANGES)
+
+
+@pytest.mark.parametrize("name", RequestDefaults.model_fields)
+def test_defaults_of_requests_have_the_ranges_of_workers(name: str) -> None:
+    low, high = RANGES[name]
+    below = low if name in NEVER_ZERO else low - 1
+    for value in (below, high + 1):
+        with pytest.raises(ValidationError):
+            RequestDefaults.model_validate({name: value})
+    RequestDefaults.model_validate({name: high})
 
 
 def test_adapters_of_a_model_reach_the_catalogue(tmp_path: Path) -> None:
@@ -120,6 +140,7 @@ def test_adapters_of_a_model_reach_the_catalogue(tmp_path: Path) -> None:
         ({"adapters_folder": "/x", "adapters": [{"adapter": "a", "source": "/etc"}]}, "is no name"),
         ({"adapters_folder": "/x", "adapters": [{"adapter": "a"}, {"adapter": "a"}]}, "two are named 'a'"),
         ({"adapters_folder": "/x", "adapters": [{"adapter": "a", "path": "/a"}]}, "adapters.0.path"),
+        ({"adapters_folder": "/x", "adapters": [{"adapter": f"a{n:060}"} for n in range(200)]}, "can be told of"),
         ({"adapters_bytes": 1}, "adapters_bytes"),
     ],
 )
@@ -290,6 +311,7 @@ def test_models_that_are_no_list_are_refused_whatever_they_join(
 def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POMONA_SERVER", "127.0.0.1:1")
     monkeypatch.setenv("POMONA_TOKEN", "x")
+    monkeypatch.setenv("POMONA_CA", "ca.pem")
     monkeypatch.setenv("POMONA_NATIVE", "0")
     assert load_settings() == Settings()
 
@@ -327,6 +349,26 @@ def test_every_number_has_a_range(name: str, field: FieldInfo) -> None:
 def test_the_example_names_every_section_and_says_the_defaults() -> None:
     settings = load_settings(EXAMPLE)
     defaults = Settings()
-    for name in ("grpc", "limits", "worker", "supervision"):
+    for name in ("grpc", "limits", "retries", "worker", "supervision"):
         assert getattr(settings, name) == getattr(defaults, name)
     assert settings.models[0].name == "smollm2"
+
+
+A_MODEL = "[[models]]\nname = 'a'\ncheckpoint = 'a'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{A_MODEL}prelod = true", "models.a.prelod: there is no such setting; did you mean preload?"),
+        ("[limits]\nmax_request = 3", "limits.max_request: there is no such setting; did you mean max_requests?"),
+        ("memry = 1", "memry: there is no such setting; did you mean memory?"),
+        ("zz = 1", "zz: there is no such setting"),
+        (f"{A_MODEL}adapters = [{{ adapter = 'f', pined = true }}]", "pined: there is no such setting"),
+    ],
+)
+def test_a_key_that_is_not_known_is_told_with_the_one_that_may_be_meant(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(SettingsError) as refused:
+        load_settings(tmp_path / "s.toml")
+    assert str(refused.value).endswith(words)

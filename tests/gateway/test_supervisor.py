@@ -128,7 +128,7 @@ async def call_in_flight(worker: Watched) -> AsyncGenerator[Any]:
 
 
 async def test_a_worker_becomes_ready_after_its_progress(nursery: Nursery) -> None:
-    worker = nursery.start({"reports": 3, "pause_s": 0.1})
+    worker = nursery.start({"reports": 3, "pause_s": 0.3})
     await worker.wait_for(Ready)
     progress = [event.progress for event in worker.events if isinstance(event, Progressed)]
     assert progress[-1] == LoadProgress("weights", 3, 3)

@@ -12,9 +12,9 @@ from pomona.v1 import model_pb2
 
 from gateway.catalogue import Catalogue, CatalogueModel
 from gateway.errors import ModelLoadFailed
+from gateway.front import RELAYED
 from gateway.model_status import ModelState, ModelStatus
 from gateway.relay import Relay, methods_of
-from gateway.server import RELAYED
 from gateway.tasks import DESCRIBE_LIMIT_S, check_task, task_of
 from tests.gateway.statuses import Seen, failure_of
 from tests.support.scripted_worker import MODEL, relay_under_test, request

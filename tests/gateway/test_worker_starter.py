@@ -38,7 +38,7 @@ async def told(
     catalogue = Catalogue([CatalogueModel("m", write_script(folder), **model)], describe)
     log = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
     starter = WorkerStarter(
-        catalogue, told_all, sockets, fake_worker_command(), log, desired=desired or DesiredAdapters()
+        catalogue, lambda: told_all, sockets, fake_worker_command(), log, desired=desired or DesiredAdapters()
     )
     supervisor = starter.start("m", options, events.append)
     await eventually(lambda: any(isinstance(event, Ready) for event in events))

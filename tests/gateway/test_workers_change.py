@@ -51,6 +51,17 @@ async def test_a_pause_after_a_crash_ends_with_the_model(farm: Farm) -> None:
     await farm.until(S.BACKING_OFF, "a")
     waiting = asyncio.create_task(refusal(farm.workers.acquire("a", LIMIT_S)))
     assert farm.workers.remove("a")
-    assert isinstance(await waiting, ModelNotFound)
+    error = await waiting
+    assert isinstance(error, ModelNotFound)
+    assert error.known == ()  # whoever waited may not know of others
     await farm.ready_pid("b")  # longer than the pause was
     assert farm.starts("a") == 1
+
+
+async def test_an_unload_that_meets_a_load_about_to_begin_waits_for_its_process(farm: Farm) -> None:
+    asking = asyncio.create_task(farm.workers.load("a", None, wait=False))
+    await asyncio.sleep(0)  # its event is in the queue, and not applied yet
+    await farm.workers.unload("a", 0.0)
+    assert farm.workers.state("a").state is S.UNLOADED
+    assert farm.workers.state("a").worker is None
+    await asking

@@ -6,11 +6,7 @@ import random
 import signal
 
 from gateway.back_off import BackOffLimits
-from gateway.errors import (
-    ModelLoading,
-    ModelUnloading,
-    ServerDraining,
-)
+from gateway.errors import ModelUnloading, ServerDraining
 from gateway.model_status import ExitCause
 from gateway.stop_ladder import StopLimits
 from tests.gateway.farm import LIMIT_S, MODELS, Farm, S, refusal
@@ -117,11 +113,8 @@ async def test_requests_that_race_with_unloads_all_end(farm: Farm) -> None:
 
     async def request() -> None:
         await asyncio.sleep(dice.random())
-        try:
-            with await farm.workers.acquire("a", LIMIT_S) as lease:
-                await asyncio.wait([lease.instance.exit], timeout=dice.random() / 10)
-        except (ModelUnloading, ModelLoading):
-            pass
+        with await farm.workers.acquire("a", LIMIT_S) as lease:
+            await asyncio.wait([lease.instance.exit], timeout=dice.random() / 10)
 
     async def unload() -> None:
         await asyncio.sleep(dice.random())
@@ -130,12 +123,17 @@ async def test_requests_that_race_with_unloads_all_end(farm: Farm) -> None:
     await asyncio.gather(*(request() for _ in range(60)), *(unload() for _ in range(6)))
 
 
-async def test_a_load_that_is_unloaded_tells_those_who_wait_for_it(farm: Farm) -> None:
+async def test_a_load_that_is_unloaded_tells_who_ordered_it_and_a_request_has_it_loaded_again(farm: Farm) -> None:
     farm.script(load="stuck")
-    waiting = asyncio.create_task(farm.workers.acquire("a", LIMIT_S))
+    ordered = asyncio.create_task(farm.workers.load("a", None, wait=True))
     await farm.until(S.LOADING)
+    request = asyncio.create_task(farm.workers.acquire("a", LIMIT_S))
+    await asyncio.sleep(0)
+    farm.script()
     await farm.workers.unload("a", 0.0)
-    assert isinstance(await refusal(waiting), ModelUnloading)
+    assert isinstance(await refusal(ordered), ModelUnloading)
+    with await request:
+        assert len(farm.told_options) == 2
 
 
 async def test_an_unload_ends_a_pause(farm: Farm) -> None:

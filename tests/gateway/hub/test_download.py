@@ -13,20 +13,12 @@ from typing import Any
 import pytest
 import structlog
 
-from gateway.errors import (
-    CheckpointCorrupt,
-    CheckpointRejected,
-    DiskFull,
-    GatewayError,
-    HubUnreachable,
-    ModelLoadFailed,
-    RepositoryForbidden,
-    RepositoryNotFound,
-)
+from gateway.errors import CheckpointCorrupt, CheckpointRejected, GatewayError, ModelLoadFailed
 from gateway.hub.cache import cached_models
 from gateway.hub.download import Downloader, pull_command
 from gateway.hub.messages import Done, Order, Progress
 from gateway.process import Command
+from gateway.pull_errors import DiskFull, HubUnreachable, RepositoryForbidden, RepositoryNotFound
 from tests.support.hub import COMMIT, Hub, digest_of
 from tests.support.waiting import eventually
 

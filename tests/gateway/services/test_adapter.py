@@ -125,8 +125,8 @@ async def test_a_loaded_models_worker_is_asked_by_canonical_name(stage: Stage) -
     ((asked, metadata, limit_s),) = stage.asked
     assert (asked.model, asked.page_size, asked.page_token) == (MODEL, 3, "k")
     assert metadata["x-pomona-secret"] == "secret"
-    assert limit_s <= 10
-    assert stage.pool.holds == 0
+    assert limit_s < 11, "the wire carries it rounded up"
+    await eventually(lambda: stage.pool.holds == 0)  # the answer may be here before its end is through
 
 
 async def test_a_model_that_is_not_loaded_lists_its_folder_and_what_is_wanted(stage: Stage) -> None:
@@ -160,7 +160,7 @@ async def test_a_caller_that_goes_away_does_not_end_a_load(stage: Stage) -> None
     assert len(stage.wanted()) == 1
     stage.may_answer.set()
     await eventually(lambda: len(stage.wanted()) == 2)
-    assert stage.pool.holds == 0
+    await eventually(lambda: stage.pool.holds == 0)
 
 
 async def test_what_a_worker_refuses_is_not_wanted_and_the_caller_gets_its_words(stage: Stage) -> None:
@@ -198,7 +198,7 @@ async def test_a_worker_that_is_given_up_ends_the_call(stage: Stage) -> None:
     await eventually(lambda: len(stage.asked) == 1)
     stage.worker.give_up(Exit(ExitCause.STALLED))
     assert (await call).reason == "WORKER_STALLED"
-    assert stage.pool.holds == 0
+    await eventually(lambda: stage.pool.holds == 0)
 
 
 @pytest.mark.parametrize(("timeout_s", "least", "most"), [(8.0, 7.0, 8.0), (None, 29.0, 30.5)])

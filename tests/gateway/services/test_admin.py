@@ -1,20 +1,22 @@
 """AdminService and ServerService over their wire."""
 
 import asyncio
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from pomona.v1 import model_pb2, server_pb2
 
+from gateway.caller_errors import ModelForbidden
 from gateway.logs import LogLine
 from gateway.memory import machine_memory
-from gateway.model_status import ModelState, ModelStatus, WorkerFacts
+from gateway.model_status import MemoryStatus, ModelState, ModelStatus, PressureLevel, WorkerFacts
+from gateway.principal import ADMIN, Principal, acting_for
 from gateway.requests import Request, RequestKey, Requests
-from gateway.services.admin import DEFAULT_PAST_LINES
+from gateway.services.admin import DEFAULT_PAST_LINES, AdminService
 from tests.gateway.control_plane import ControlPlane, control_plane
 from tests.gateway.statuses import failure_of
 from tests.support.scripted_worker import ScriptedPool, ScriptedWorker
@@ -187,11 +189,24 @@ async def test_no_more_than_a_thousand_past_lines_are_given(tmp_path: Path) -> N
     assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", "past_lines")
 
 
-@pytest.mark.parametrize("method", ["SetLogLevel"])
-async def test_an_admin_method_that_is_not_built_is_unimplemented(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("logger", "told"), [("", ""), ("gateway", "gateway"), ("alias-a", "model-a"), ("org/model-c", "org/model-c")]
+)
+async def test_the_log_level_is_changed_for_all_or_for_one(tmp_path: Path, logger: str, told: str) -> None:
     async with control_plane(tmp_path) as plane:
-        failure = await failure_of(plane.channel.unary_unary(f"/pomona.v1.AdminService/{method}")(b"", timeout=10))
-    assert failure.code is grpc.StatusCode.UNIMPLEMENTED
+        await plane.admin.SetLogLevel(server_pb2.SetLogLevelRequest(logger=logger, level="debug"), timeout=10)
+    assert plane.levels == [(told, "debug")]
+
+
+@pytest.mark.parametrize(
+    ("logger", "level", "reason"),
+    [("", "loud", "INVALID_FIELD"), ("", "", "INVALID_FIELD"), ("x", "info", "MODEL_NOT_FOUND")],
+)
+async def test_a_log_level_that_cannot_be_is_refused(tmp_path: Path, logger: str, level: str, reason: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        call = plane.admin.SetLogLevel(server_pb2.SetLogLevelRequest(logger=logger, level=level), timeout=10)
+        assert (await failure_of(call)).reason == reason
+    assert plane.levels == []
 
 
 async def test_the_server_says_what_it_is(tmp_path: Path) -> None:
@@ -202,6 +217,7 @@ async def test_the_server_says_what_it_is(tmp_path: Path) -> None:
     assert (info.schema_revision, info.minimum_client_revision, info.instance_id) == (1, 1, "i1")
     assert (info.start_time.ToMilliseconds(), info.max_request_bytes, info.device) == (1500, 1000, "cpu")
     assert info.memory_total_bytes == machine_memory().total_bytes > 2**28
+    assert info.memory_budget_bytes == 3000
 
 
 async def test_stats_are_those_of_the_last_heartbeats(tmp_path: Path) -> None:
@@ -247,3 +263,75 @@ async def test_stats_say_what_holds_for_the_server(tmp_path: Path) -> None:
     assert response.server.footprint_bytes > (1 << 40) + (1 << 20)
     assert response.server.event_loop_lag_us < 10_000_000
     assert not response.models
+
+
+async def test_stats_say_what_is_reserved_and_how_full_memory_is(tmp_path: Path) -> None:
+    status = ModelStatus(
+        "model-a",
+        ModelState.ACTIVE,
+        worker=WorkerFacts("i1", 42, 1.0),
+        stats=server_pb2.ModelStats(),
+        reserved_bytes=700,
+    )
+    pool = ScriptedPool(statuses={"model-a": status}, memory_status=MemoryStatus(3000, 800, PressureLevel.SOFT_LIMIT))
+    async with control_plane(tmp_path, pool) as plane:
+        response = await plane.server.GetStats(server_pb2.GetStatsRequest(), timeout=10)
+    (told,) = response.models
+    assert (told.memory.reserved_bytes, told.memory.limit_bytes) == (700, 3000)
+    assert response.server.reserved_bytes == 800
+    assert response.server.memory_pressure == server_pb2.MEMORY_PRESSURE_SOFT_LIMIT
+
+
+async def test_watched_stats_come_at_once_and_after_each_interval(tmp_path: Path) -> None:
+    status = ModelStatus(
+        "model-a", ModelState.ACTIVE, worker=WorkerFacts("i1", 42, 1.0), stats=server_pb2.ModelStats(running_requests=1)
+    )
+    request = server_pb2.WatchStatsRequest(interval=Duration(nanos=100_000_000), models=["alias-a"])
+    async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
+        call: Any = plane.server.WatchStats(request, timeout=10)
+        first = await call.read()
+        plane.pool.set(dataclasses.replace(status, stats=server_pb2.ModelStats(running_requests=2)))
+        second = await call.read()
+        call.cancel()
+    assert [one.models[0].running_requests for one in (first, second)] == [1, 2]
+    between_ms = second.server.time.ToMilliseconds() - first.server.time.ToMilliseconds()
+    assert between_ms >= 95
+
+
+async def test_a_reader_that_is_slow_gets_moments_and_no_backlog(tmp_path: Path) -> None:
+    asked, last_s = 0, time.monotonic()
+    stats = server_pb2.ModelStats(model="x" * 100_000)
+    worker = WorkerFacts("i1", 42, 1.0)
+
+    class Counted(ScriptedPool):
+        def state(self, model: str) -> ModelStatus:
+            nonlocal asked, last_s
+            asked, last_s = asked + 1, time.monotonic()
+            return ModelStatus("y" * 1_000_000, ModelState.ACTIVE, worker=worker, stats=stats)
+
+    request = server_pb2.WatchStatsRequest(interval=Duration(nanos=100_000_000), models=["model-a"])
+    async with control_plane(tmp_path, Counted()) as plane:
+        call: Any = plane.server.WatchStats(request, timeout=10)
+        await call.read()
+        await eventually(lambda: asked > 4)
+        await eventually(lambda: time.monotonic() - last_s > 0.3)  # it stands still once nothing more is taken
+        call.cancel()
+    assert asked < 60
+
+
+@pytest.mark.parametrize("nanos", [0, 99_000_000, -1])
+async def test_an_interval_out_of_range_is_refused(tmp_path: Path, nanos: int) -> None:
+    async with control_plane(tmp_path) as plane:
+        request = server_pb2.WatchStatsRequest(interval=Duration(nanos=nanos))
+        failure = await failure_of(plane.server.WatchStats(request, timeout=10))
+    assert (failure.reason, failure.metadata["field"]) == ("INVALID_FIELD", "interval")
+
+
+@pytest.mark.parametrize("logger", ["model-b", "not-there"])
+async def test_an_administrator_of_some_models_learns_of_no_others(tmp_path: Path, logger: str) -> None:
+    async with control_plane(tmp_path) as plane:
+        parts: Any = plane.parts
+        told: list[Any] = [parts.catalogue, *[None] * 6]
+        request = server_pb2.SetLogLevelRequest(logger=logger, level="debug")
+        with acting_for(Principal("some", "some", frozenset({ADMIN}), ("model-a",))), pytest.raises(ModelForbidden):
+            await AdminService(*told).SetLogLevel(request)

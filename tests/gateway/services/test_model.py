@@ -10,9 +10,10 @@ import pytest
 from pomona.v1 import model_pb2, server_pb2
 
 from gateway.catalogue import CatalogueModel
-from gateway.errors import CheckpointRejected, UnsupportedOption
+from gateway.errors import CheckpointRejected
 from gateway.experts import ExpertsWord
 from gateway.model_status import LoadOptions, LoadProgress, ModelState, ModelStatus, WorkerFacts
+from gateway.request_errors import UnsupportedOption
 from gateway.services.registration import MAX_CONTROL_BYTES
 from gateway.services.strict import refuse_unknown
 from tests.gateway.control_plane import MODELS, control_plane
@@ -92,6 +93,9 @@ async def test_a_loaded_model_shows_what_its_worker_said(tmp_path: Path) -> None
         facts=facts,
         stats=server_pb2.ModelStats(memory=memory),
         last_used_s=3.25,
+        pinned=True,
+        unload_time_s=7.5,
+        reserved_bytes=77,
     )
     async with control_plane(tmp_path, ScriptedPool(statuses={"model-a": status})) as plane:
         model = (await plane.models.GetModel(model_pb2.GetModelRequest(model="model-a"))).model
@@ -99,6 +103,7 @@ async def test_a_loaded_model_shows_what_its_worker_said(tmp_path: Path) -> None
     worker = model.workers[0]
     assert (worker.instance_id, worker.pid, worker.restart_count, worker.last_exit) == ("i1", 42, 2, "SIGKILL")
     assert (worker.start_time.ToMilliseconds(), model.last_used_time.ToMilliseconds()) == (100_500, 3250)
+    assert (model.pinned, model.unload_time.ToMilliseconds(), model.memory.reserved_bytes) == (True, 7500, 77)
     assert (model.memory.footprint_bytes, model.memory.weights_bytes) == (77, 5)
     assert (model.memory.cache_bytes, model.memory.prefix_cache_bytes) == (9, 4)
     assert model.runtime.options.kv_scheme == "turbo:k8v3"

@@ -11,7 +11,7 @@ from pomona.v1 import model_pb2
 from gateway.catalogue import CatalogueModel
 from gateway.errors import CheckpointRejected
 from gateway.experts import ExpertsWord
-from gateway.model_status import LoadOptions, ModelState, ModelStatus
+from gateway.model_status import Keeping, LoadOptions, ModelState, ModelStatus
 from tests.gateway.control_plane import control_plane
 from tests.gateway.statuses import failure_of
 from tests.support.scripted_worker import ScriptedPool
@@ -48,9 +48,6 @@ async def test_a_load_that_failed_says_why(tmp_path: Path) -> None:
 
 
 LOAD_FIELDS_NOT_BUILT: list[tuple[Any, str]] = [
-    (model_pb2.LoadModelRequest(model="model-a", idle_ttl=Duration(seconds=1)), "idle_ttl"),
-    (model_pb2.LoadModelRequest(model="model-a", pinned=False), "pinned"),
-    (model_pb2.LoadModelRequest(model="model-a", allow_eviction=True), "allow_eviction"),
     (
         model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(draft_model="b")),
         "options.draft_model",
@@ -70,13 +67,53 @@ async def test_an_option_that_is_not_built_is_refused_by_name(tmp_path: Path, re
 
 
 def test_every_field_of_a_load_is_honoured_or_refused_by_name() -> None:
-    honoured = {"model", "return_immediately", "options"}
+    honoured = {"model", "return_immediately", "options", "idle_ttl", "pinned", "allow_eviction"}
     honoured |= {"options.context_tokens", "options.max_batch_rows", "options.kv_scheme"}
     honoured |= {"options.experts_mode", "options.expert_budget_bytes"}
     refused = {field for _, field in LOAD_FIELDS_NOT_BUILT}
     fields = {one.name for one in model_pb2.LoadModelRequest.DESCRIPTOR.fields}
     options = {f"options.{one.name}" for one in model_pb2.LoadOptions.DESCRIPTOR.fields}
     assert honoured | refused == fields | options
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, (Keeping(), True)),
+        ({"pinned": True, "allow_eviction": False}, (Keeping(True), False)),
+        ({"pinned": False, "idle_ttl": Duration()}, (Keeping(False, 0.0), True)),
+        ({"idle_ttl": Duration(seconds=2, nanos=500_000_000)}, (Keeping(None, 2.5), True)),
+    ],
+)
+async def test_a_load_says_how_long_its_model_stays_and_whether_others_go_for_it(
+    tmp_path: Path, fields: dict[str, Any], kept: tuple[Keeping, bool]
+) -> None:
+    async with control_plane(tmp_path) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", return_immediately=True, **fields)
+        await plane.models.LoadModel(request, timeout=10)
+        assert plane.pool.keepings == [kept]
+
+
+@pytest.mark.parametrize("idle_ttl", [Duration(seconds=-1), Duration(seconds=10**9), Duration(seconds=10**11)])
+async def test_an_idle_time_that_cannot_be_is_an_invalid_field(tmp_path: Path, idle_ttl: Duration) -> None:
+    async with control_plane(tmp_path) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", idle_ttl=idle_ttl)
+        failure = await failure_of(plane.models.LoadModel(request, timeout=10))
+        assert (failure.reason, failure.metadata["field"], plane.pool.loads) == ("INVALID_FIELD", "idle_ttl", [])
+
+
+async def test_options_that_can_never_fit_are_refused_before_the_worker_has_to_go(tmp_path: Path) -> None:
+    pool = ScriptedPool(statuses={"model-a": ModelStatus("model-a", ModelState.ACTIVE)})
+    fit = """print('{"estimate": {"totalBytes": "5000", "budgetBytes": "3000"}}')"""
+    async with control_plane(tmp_path, pool, fit=fit) as plane:
+        request = model_pb2.LoadModelRequest(model="model-a", options=model_pb2.LoadOptions(max_batch_rows=9))
+        failure = await failure_of(plane.models.LoadModel(request, timeout=10))
+        assert plane.pool.loads == []
+    assert (failure.reason, failure.metadata["needed_bytes"], failure.metadata["budget_bytes"]) == (
+        "MODEL_EXCEEDS_MEMORY",
+        "5000",
+        "3000",
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import pytest
 from grpc_health.v1 import health_pb2 as untyped_health_pb2
 from pomona.v1 import model_pb2
 
-from gateway.errors import CheckpointRejected, DiskFull, HubUnreachable, ModelFailed
+from gateway.errors import CheckpointRejected, ModelFailed
 from gateway.hub.cache import repository_folder
 from gateway.hub.messages import Done, Order, Progress
 from gateway.hub.pulled import Pulled, remember
 from gateway.model_status import ModelState, ModelStatus
+from gateway.pull_errors import DiskFull, HubUnreachable
 from gateway.settings import Settings, load_settings
 from tests.gateway.control_plane import MODELS, ControlPlane, HubSide, control_plane
 from tests.gateway.hub.test_cache import FIRST, write
@@ -27,6 +28,7 @@ LIMIT_S = 20.0
 health_pb2: Any = untyped_health_pb2  # its stubs know no List
 NAMES = [model.name for model in MODELS]
 CONFIGURED = [{"name": name, "checkpoint": __file__} for name in NAMES]
+SAME = [{"name": one.name, "checkpoint": str(one.checkpoint), "aliases": one.aliases} for one in MODELS]
 PULL = model_pb2.PullModelRequest(repository="org/new")
 
 
@@ -257,13 +259,22 @@ async def test_a_refresh_tells_what_changed_while_readers_go_on(tmp_path: Path) 
 
 
 async def test_a_refresh_forgets_that_a_checkpoint_could_not_be_loaded_and_no_other_failure(tmp_path: Path) -> None:
-    async with plane_of(tmp_path, reload=lambda: load_settings(None, {"models": CONFIGURED})) as (plane, _):
+    async with plane_of(tmp_path, reload=lambda: load_settings(None, {"models": SAME})) as (plane, _):
         plane.pool.set(
             ModelStatus("model-a", ModelState.FAILED, failure=CheckpointRejected("model-a", "too short.", {}))
         )
         plane.pool.set(ModelStatus("model-b", ModelState.FAILED, failure=ModelFailed("model-b", "SIGSEGV")))
         await plane.models.RefreshCatalogue(model_pb2.RefreshCatalogueRequest(), timeout=LIMIT_S)
         assert plane.pool.unloads == [("model-a", 0)]
+        assert not plane.pool.forgotten
+
+
+async def test_a_refresh_forgets_the_failure_of_a_model_whose_settings_changed(tmp_path: Path) -> None:
+    changed = [{**one, "max_batch_rows": 3} if one["name"] == "model-b" else one for one in SAME]
+    async with plane_of(tmp_path, reload=lambda: load_settings(None, {"models": changed})) as (plane, _):
+        plane.pool.set(ModelStatus("model-b", ModelState.FAILED, failure=ModelFailed("model-b", "SIGSEGV")))
+        await plane.models.RefreshCatalogue(model_pb2.RefreshCatalogueRequest(), timeout=LIMIT_S)
+        assert plane.pool.unloads == [("model-b", 0)]
 
 
 async def test_settings_that_cannot_be_read_again_are_told_without_their_words(tmp_path: Path) -> None:

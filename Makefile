@@ -8,7 +8,7 @@ PROTOS := $(wildcard protos/pomona/v1/*.proto)
 SETUP := .venv/setup.done
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')
 
-.PHONY: setup demo test check format protos stubs check-protos check-stubs check-native check-arm check-wheel test-clients clean
+.PHONY: setup demo test check format protos descriptors stubs check-protos check-stubs check-native check-arm check-wheel test-clients clean
 
 setup: $(SETUP)
 
@@ -41,6 +41,12 @@ protos:
 	cd protos && PATH=$(CURDIR)/$(BIN):$$PATH python -m grpc_tools.protoc -I . --python_out=$(PROTOS_OUT) --mypy_out=quiet:$(PROTOS_OUT) $(PROTOS:protos/%=%)
 	cd protos && PATH=$(CURDIR)/$(BIN):$$PATH python -m grpc_tools.protoc -I . --grpc_python_out=$(PROTOS_OUT) --mypy_grpc_out=quiet:$(PROTOS_OUT) \
 	  $$(grep -l '^service ' pomona/v1/*.proto)
+
+# What Envoy translates JSON by (deploy/envoy.yaml): the contract, and the details of failures that google.rpc has.
+descriptors: setup
+	mkdir -p build
+	cd protos && ../$(BIN)/python -m grpc_tools.protoc -I . -I $$(../$(BIN)/python -c "import google.rpc; print(*google.rpc.__path__)" | sed 's|/google/rpc$$||') \
+	  --include_imports --descriptor_set_out=../build/pomona.binpb $(PROTOS:protos/%=%) google/rpc/status.proto google/rpc/error_details.proto
 
 stubs: setup
 	$(BIN)/python -P -m nanobind.stubgen -q -m native._native -o native/_native.pyi
@@ -92,11 +98,13 @@ check-wheel: setup
 	POMONA_NATIVE=OFF $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	$(PYTHON) -m venv build/gateway-only
 	build/gateway-only/bin/python -m pip install --quiet build/wheel/*.whl
-	cd build/gateway-only && bin/pomona version && bin/python -P -c "import gateway.server, importlib.util as u; assert not u.find_spec('mlx')"
+	cd build/gateway-only && bin/pomona version && bin/python -P -c "import gateway.server, importlib.util as u; assert not u.find_spec('mlx')" \
+	  && bin/python -P -c "import pomona; pomona.connect('127.0.0.1:1').close()"
 
+# Programs in other languages, and tools that nobody here wrote; needs Node, Go, Java with Maven, and Rust.
 test-clients: setup
-	bash tests/clients/grpcurl_ci.sh $(BIN)/python
-	$(BIN)/python -P -m pytest -q tests/end_to_end/test_node_client.py tests/docs
+	bash tests/clients/tools.sh
+	$(BIN)/python -P -m pytest -q tests/clients/examples.py tests/end_to_end/test_node_client.py tests/docs
 
 clean:
 	rm -rf .venv build

@@ -2,8 +2,10 @@
 
 Four kinds of round, each with real processes: the worker is killed in the midst of a stream; the worker is stopped
 there, so that it is alive and does nothing; the gateway is killed at some instant of its worker's start and run; and
-the last again with the real worker where the demo model is installed. A round whose outcome is wrong ends the run with
-its seed, and so does one of the figures that are promises: no process is left 250 ms after its gateway was killed.
+the last again with the real worker where the demo model is installed. Before them every signal hits a worker in every
+state of its life, and a worker whose child escapes from its group must be seen to be left. A round whose outcome is
+wrong ends the run with its seed, and so does one of the figures that are promises: no process is left 250 ms after its
+gateway was killed.
 """
 
 import argparse
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
+from tests.support import fault_rounds
 from tests.support.kill_rounds import QUICK, STALLS, gateway_process, kill_gateway, kill_worker, stop_worker
 from tests.support.scripted import STREAM_GENERATE, write_script
 from tests.support.served import demo_checkpoint
@@ -31,6 +34,8 @@ def main() -> None:
     print(f"seed {arguments.seed}, {arguments.rounds} rounds of each kind", flush=True)
     dice = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
+        catch_defect(Path(folder), dice)
+        hit_in_every_state(arguments.state_rounds)
         results = {
             "worker_killed": worker_rounds(Path(folder), dice, arguments.rounds),
             "worker_stopped": stop_rounds(Path(folder), dice, arguments.stop_rounds or arguments.rounds),
@@ -49,11 +54,34 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=1000, help="rounds of each kind")
+    parser.add_argument("--state-rounds", type=int, default=1, help="rounds of each signal in each state")
     parser.add_argument("--stop-rounds", type=int, default=0, help="rounds with a stopped worker, if others")
     parser.add_argument("--real-rounds", type=int, default=0, help="rounds with the real worker, if others")
     parser.add_argument("--orphan-limit", type=float, default=ORPHAN_LIMIT_S, help="seconds; more on a busy machine")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     return parser.parse_args(arguments)
+
+
+def catch_defect(folder: Path, dice: random.Random) -> None:
+    """Kill a gateway whose worker has a child that leaves its group: that it is left must be found."""
+    script = write_script(folder, grandchild="escaped")
+    try:
+        kill_gateway(script, dice, is_caught=True)
+    except TimeoutError:
+        print("a child that escapes is seen to be left", flush=True)
+    else:
+        sys.exit("a child that escapes was not seen to be left")
+
+
+def hit_in_every_state(rounds: int) -> None:
+    """Hit workers with every signal in every state, each with a gateway of its own."""
+    for _ in range(rounds):
+        for state in fault_rounds.STATES:
+            for number in fault_rounds.SIGNALS:
+                with tempfile.TemporaryDirectory() as folder:
+                    fault_rounds.play(state, number, Path(folder))
+    kinds = len(fault_rounds.STATES) * len(fault_rounds.SIGNALS)
+    print(f"{kinds} kinds of hit, {rounds} of each: what follows is as it must be", flush=True)
 
 
 def worker_rounds(folder: Path, dice: random.Random, rounds: int) -> dict[str, Any]:

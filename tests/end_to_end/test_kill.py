@@ -66,6 +66,11 @@ def test_a_killed_gateway_leaves_no_worker(tmp_path: Path, dice: random.Random) 
     assert max(left_s) < ORPHAN_LIMIT_S
 
 
+def test_a_process_that_escapes_is_seen_to_be_left(tmp_path: Path, dice: random.Random) -> None:
+    with pytest.raises(TimeoutError):
+        kill_rounds.kill_gateway(write_script(tmp_path, grandchild="escaped"), dice, is_caught=True)
+
+
 def test_a_stream_that_runs_when_the_gateway_is_asked_to_end_finishes(tmp_path: Path) -> None:
     steps = [{"send": "0a00"}, {"wait_s": 0.5}, {"send": "0a00", "count": 3}]
     with serving(write_script(tmp_path, methods={STREAM_GENERATE: steps})) as (gateway, channel):

@@ -1,5 +1,6 @@
 """Live captions through a whole server: gateway, worker and Whisper base."""
 
+import signal
 import threading
 import wave
 from collections.abc import Iterator, Sequence
@@ -162,3 +163,31 @@ def test_texts_of_two_channels_join(stub: transcription_pb2_grpc.TranscriptionSe
     words = events[-1].completed.text.lower().replace(".", "").replace(",", "").split(" ")
     assert words.count("go") == words.count("meters") == 2
     assert "" not in words
+
+
+def test_a_live_stream_is_told_that_the_server_ends_and_can_be_finished_by_then() -> None:
+    speaking, told = threading.Event(), threading.Event()
+    with served("--model", f"whisper={whisper_base_path()}") as own, grpc.insecure_channel(own.address) as channel:
+
+        def requests() -> Iterator[pb.StreamTranscribeRequest]:
+            yield opening()
+            yield from in_steps(samples("goforward"))
+            assert speaking.wait(TIMEOUT_S)
+            own.process.send_signal(signal.SIGTERM)
+            assert told.wait(TIMEOUT_S)
+            yield pb.StreamTranscribeRequest(finalize=pb.FinalizeUtterance())
+
+        events: list[pb.TranscriptionEvent] = []
+        stub = transcription_pb2_grpc.TranscriptionServiceStub(channel)
+        for response in stub.StreamTranscribe(requests(), timeout=TIMEOUT_S):
+            events.append(response.event)
+            if response.event.HasField("segment"):
+                speaking.set()
+            if response.event.HasField("ending"):
+                told.set()
+        assert own.process.wait(TIMEOUT_S) == 0
+
+    (ending,) = (event.ending for event in events if event.HasField("ending"))
+    assert 20 < seconds(ending.remaining) <= 30
+    (final,) = check_order(events)
+    assert final.stable_text.strip().lower().startswith("go forward")

@@ -16,8 +16,11 @@ that its settings name as the checkpoint:
     lingers         at SIGTERM it takes its leave but does not go before Shutdown
     step_tokens     of the step that it says it computes
     frozen          its compute ticks stand still while requests run
-    grandchild      it starts a process in its group
+    turns           "give" or "keep": once ready it takes turns, and gives them back when others wait, or never
+    grandchild      it starts a process in its group, or, where it says "escaped", in one of its own
+    tasks           of the description, names of `Model.Task`; TASK_GENERATE alone where there are none
     events          a file that gets a JSON line for each thing that happens
+    noted           which of them; all where it is not there
     methods         full method name, or "" for any, -> list of steps
 
 Steps of a method, in order; every method is served for every cardinality, with raw bytes:
@@ -27,8 +30,11 @@ Steps of a method, in order; every method is served for every cardinality, with 
     {"send": "hex", "count": n, "interval_s": s}
     {"echo": true}                     send each request back until the half-close
     {"reflect": true}                  send the call's metadata as a JSON object
+    {"tell": n, "interval_s": s, "defect": "...", "every": n}
+                                       answer as the contract says, with its own model in each of n deltas; every n-th
+                                       answer has a defect: "model", "gap", "twice" or "silent"
     {"wait_s": s}                      do nothing for a while
-    {"trailers": {...}}                set the trailing metadata
+    {"trailers": {...}}                set the trailing metadata; of a key that ends in -bin, hexadecimal
     {"error": {"code", "reason", "message", "metadata"}}    end with that status and an ErrorInfo
     {"raise": true}                    end with an exception
     {"hang": true}                     do nothing until cancelled
@@ -53,6 +59,8 @@ import asyncio  # noqa: E402
 import contextlib  # noqa: E402
 import faulthandler  # noqa: E402
 import json  # noqa: E402
+import socket  # noqa: E402
+import struct  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
@@ -67,7 +75,12 @@ from google.protobuf import any_pb2  # noqa: E402
 from google.rpc import error_details_pb2, status_pb2  # noqa: E402
 from pomona.v1 import common_pb2, model_pb2, server_pb2, worker_pb2, worker_pb2_grpc  # noqa: E402
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a program, and from anywhere
+
+from tests.support.fake_answers import Teller  # noqa: E402
+
 TICK_S = 0.01
+TURN = struct.Struct("<BBHIQ")
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0))
 WORKER_SERVICE = "/pomona.v1.WorkerService/"
 
@@ -86,6 +99,7 @@ class FakeWorker:
         self.ended = asyncio.Event()
         self.running: dict[int, str] = {}
         self.ticks = 0
+        self.teller = Teller(self.settings["model"], self.settings["instance_id"])
         self.exit_code = 0
 
     async def run(self) -> int:
@@ -117,7 +131,9 @@ class FakeWorker:
     async def load(self) -> None:
         how = self.script.get("load", "ok")
         if self.script.get("grandchild"):
-            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # noqa: ASYNC220
+            escapes = self.script["grandchild"] == "escaped"
+            command = [sys.executable, "-c", "import time; time.sleep(600)"]
+            child = subprocess.Popen(command, start_new_session=escapes)  # noqa: ASYNC220
             self.note("grandchild", pid=child.pid)
         for number in range(self.script.get("reports", 0)):
             self.progress.bytes_done = number + 1
@@ -137,6 +153,19 @@ class FakeWorker:
             self.state = model_pb2.MODEL_STATE_ACTIVE
             self.tell()
             self.note("ready", pid=os.getpid())
+            if how := self.script.get("turns"):
+                threading.Thread(target=self.take_turns, args=(how == "give",), daemon=True).start()
+
+    def take_turns(self, gives: bool) -> None:
+        line = socket.socket(fileno=11)
+        line.sendall(TURN.pack(1, 2, 0, 0, 0))
+        while len(data := line.recv(TURN.size, socket.MSG_WAITALL)) == TURN.size:
+            kind, detail, _, lease, _ = TURN.unpack(data)
+            if kind == 5:
+                self.note("turn", lease=lease)
+            if gives and (kind == 6 or detail & 1):
+                time.sleep(TICK_S)
+                line.sendall(TURN.pack(2, 3, 0, lease, 10_000))
 
     def drain(self) -> None:
         self.state = model_pb2.MODEL_STATE_DRAINING
@@ -170,7 +199,8 @@ class FakeWorker:
         self.changed = asyncio.Event()
 
     def note(self, event: str, **facts: Any) -> None:
-        if path := self.script.get("events"):
+        path = self.script.get("events")
+        if path and event in self.script.get("noted", [event]):
             with Path(path).open("a") as file:
                 file.write(json.dumps({"event": event, "time": time.monotonic(), **facts}) + "\n")
 
@@ -241,9 +271,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.worker.note("ending", remaining_s=request.remaining.ToNanoseconds() / 1e9)
         return worker_pb2.AnnounceEndingResponse()
 
+    async def SetWorkerLogLevel(self, request: Any, context: Any) -> worker_pb2.SetWorkerLogLevelResponse:  # noqa: N802
+        await self.check(context)
+        self.worker.note("log level", level=request.level)
+        return worker_pb2.SetWorkerLogLevelResponse()
+
     async def Shutdown(self, request: Any, context: Any) -> worker_pb2.ShutdownResponse:  # noqa: N802
         await self.check(context)
-        self.worker.note("shutdown")
+        self.worker.note("shutdown", running=len(self.worker.running))
         if self.worker.script.get("stubborn"):
             await asyncio.Event().wait()
         self.worker.ended.set()
@@ -287,18 +322,26 @@ async def follow_step(
 ) -> AsyncIterator[bytes]:
     match step:
         case {"send": payload}:
-            async for message in send(bytes.fromhex(payload), step.get("count", 1), step.get("interval_s", 0.0)):
-                yield message
+            messages = send(bytes.fromhex(payload), step.get("count", 1), step.get("interval_s", 0.0))
         case {"echo": True}:
-            async for request in requests:
-                yield request
+            messages = requests
         case {"reflect": True}:
-            seen = {key: str(value) for key, value in context.invocation_metadata()}
-            yield json.dumps(seen | {"time_remaining": context.time_remaining()}).encode()
+            messages = reflect(context)
+        case {"tell": count}:
+            messages = worker.teller.tell(count, step, context)
         case {"read": count}:
             await read(requests, count)
+            return
         case _:
             await act(worker, step, context)
+            return
+    async for message in messages:
+        yield message
+
+
+async def reflect(context: Any) -> AsyncIterator[bytes]:
+    seen = {key: str(value) for key, value in context.invocation_metadata()}
+    yield json.dumps(seen | {"time_remaining": context.time_remaining()}).encode()
 
 
 async def send(message: bytes, count: int, interval_s: float) -> AsyncIterator[bytes]:
@@ -323,7 +366,8 @@ async def act(worker: FakeWorker, step: dict[str, Any], context: Any) -> None:
         case {"metadata": pairs}:
             await context.send_initial_metadata(tuple(pairs.items()))
         case {"trailers": pairs}:
-            context.set_trailing_metadata(tuple(pairs.items()))
+            told = {key: bytes.fromhex(value) if key.endswith("-bin") else value for key, value in pairs.items()}
+            context.set_trailing_metadata(tuple(told.items()))
         case {"wait_s": seconds}:
             await asyncio.sleep(seconds)
         case {"error": said}:
@@ -351,7 +395,9 @@ async def abort(said: dict[str, Any], context: Any) -> None:
 
 def main() -> int:
     if sys.argv[1:2] == ["describe"]:
-        sys.stdout.write(json.dumps({"architecture": "scripted", "tasks": ["TASK_GENERATE"]}))
+        script = json.loads(Path(sys.argv[2]).read_text())
+        tasks = script.get("tasks", ["TASK_GENERATE"])
+        sys.stdout.write(json.dumps({"architecture": "scripted", "tasks": tasks}))
         return 0
     with os.fdopen(10, "rb") as file:
         settings = json.load(file)

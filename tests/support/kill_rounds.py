@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,8 @@ MODEL = "m"
 MARK = "LC_POMONA_ROUND"  # Workers inherit LC_ variables, so all processes of a round are found by its value.
 GREETING = "listening on "
 LIMIT_S = 30.0
+CAUGHT_S = 2.0  # that a process is left where it escapes on purpose
+TOP: Mapping[str, Any] = {"listen": "127.0.0.1:0", "allow_pull": False}
 QUICK: Mapping[str, Any] = {"back_off_first_s": 0.05, "back_off_limit_s": 0.1, "crash_budget": 1000}
 STALLS: Mapping[str, Any] = {"heartbeat_s": 0.1, "suspect_after": 3, "lost_after": 10, "term_s": 2.0}
 
@@ -68,7 +70,9 @@ class GatewayProcess:
     def stream(self, channel: grpc.Channel, max_tokens: int = 4000) -> Any:
         """Open a stream and return it once its first message is there."""
         stopping = generation_pb2.StoppingParams(max_tokens=max_tokens, ignore_eos=True)
-        spec = generation_pb2.GenerationSpec(prompt="Once upon a time", stopping=stopping)
+        # No two alike: what two workers died with would be refused.
+        prompt = f"Once upon a time there were {secrets.randbits(32)}"
+        spec = generation_pb2.GenerationSpec(prompt=prompt, stopping=stopping)
         request = generation_pb2.StreamGenerateRequest(model=MODEL, spec=spec)
         call: Any = channel.unary_stream(STREAM_GENERATE)(request.SerializeToString(), timeout=2 * LIMIT_S)
         next(call)
@@ -76,14 +80,33 @@ class GatewayProcess:
 
 
 @contextmanager
-def gateway_process(checkpoint: Path, *, is_fake: bool = True, **supervision: Any) -> Generator[GatewayProcess]:
-    """Run a gateway for the length of the block; nothing of it is left afterwards."""
+def gateway_process(
+    checkpoint: Path | Mapping[str, Path],
+    *,
+    is_fake: bool = True,
+    defects: Sequence[str] = (),
+    limits: Mapping[str, Any] | None = None,
+    top: Mapping[str, Any] | None = None,
+    **supervision: Any,
+) -> Generator[GatewayProcess]:
+    """Run a gateway for the length of the block; nothing of it is left afterwards.
+
+    Args:
+        checkpoint: of the one model, or of each by name.
+        is_fake: its workers follow scripts.
+        defects: what is wrong with a fake gateway.
+        limits: settings of requests.
+        top: settings that are in no section.
+        **supervision: settings of workers.
+    """
     mark = secrets.token_hex(8)
     program = [str(FAKE_GATEWAY)] if is_fake else ["-m", "gateway", "serve", "--settings"]
+    models = checkpoint if isinstance(checkpoint, Mapping) else {MODEL: checkpoint}
     with tempfile.TemporaryDirectory() as folder:
-        settings = write_settings(Path(folder), checkpoint, supervision)
+        sections = {"": {**TOP, **(top or {})}, "supervision": supervision, "limits": limits or {}}
+        settings = write_settings(Path(folder), models, sections)
         process = subprocess.Popen(
-            [sys.executable, "-P", *program, str(settings)],
+            [sys.executable, "-P", *program, str(settings), *defects],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -109,14 +132,15 @@ def gateway_process(checkpoint: Path, *, is_fake: bool = True, **supervision: An
             process.stderr.close()
 
 
-def write_settings(folder: Path, checkpoint: Path, supervision: Mapping[str, Any]) -> Path:
-    """Write a TOML file for one model; JSON's numbers and plain strings are TOML's too."""
-    lines = [
-        'listen = "127.0.0.1:0"',
-        f"models = [{{ name = {json.dumps(MODEL)}, checkpoint = {json.dumps(str(checkpoint))} }}]",
-        "[supervision]",
-        *(f"{key} = {json.dumps(value)}" for key, value in supervision.items()),
-    ]
+def write_settings(folder: Path, models: Mapping[str, Path], sections: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Write a TOML file, the section without a name first; JSON's numbers and plain strings are TOML's too."""
+    named = ", ".join(
+        f"{{ name = {json.dumps(name)}, checkpoint = {json.dumps(str(path))} }}" for name, path in models.items()
+    )
+    lines = [f"models = [{named}]"]
+    for title, values in sections.items():
+        lines += [f"[{title}]"] if title else []
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     path = folder / "settings.toml"
     path.write_text("\n".join(lines))
     return path
@@ -209,16 +233,24 @@ def lose_worker(
     return Outage(status_s, serving_s)
 
 
-def kill_gateway(checkpoint: Path, dice: random.Random, *, is_fake: bool = True, span_s: float = 0.5) -> float:
-    """Kill a gateway at some instant of its worker's start and run.
+def kill_gateway(
+    checkpoint: Path, dice: random.Random, *, is_fake: bool = True, span_s: float = 0.5, is_caught: bool = False
+) -> float:
+    """Kill a gateway at some instant of its worker's start and run, or, to see a defect, once its worker is ready.
 
     Returns:
         How long any process of it was left, in seconds.
+
+    Raises:
+        TimeoutError: one is left for good.
     """
-    with gateway_process(checkpoint, is_fake=is_fake, **QUICK) as gateway:
+    with gateway_process(checkpoint, is_fake=is_fake, **QUICK) as gateway, gateway.channel() as channel:
         gateway.begin_load()
-        time.sleep(dice.uniform(0.0, span_s))  # the instant is what the round is about
+        if is_caught:
+            wait_until(lambda: gateway.model(channel).state == model_pb2.MODEL_STATE_ACTIVE, LIMIT_S)
+        else:
+            time.sleep(dice.uniform(0.0, span_s))  # the instant is what the round is about
         began = time.monotonic()
         gateway.process.kill()
-        wait_until(lambda: not gateway.workers(), LIMIT_S)
+        wait_until(lambda: not gateway.workers(), CAUGHT_S if is_caught else LIMIT_S)
         return time.monotonic() - began

@@ -15,6 +15,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2_grpc
 from grpc_status import rpc_status
 from pomona.v1 import embedding_pb2_grpc, generation_pb2_grpc, model_pb2_grpc, server_pb2_grpc, transcription_pb2_grpc
 from pomona.v1 import generation_pb2 as g
@@ -41,6 +42,7 @@ class Fail:
     reason: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     details: tuple[Message, ...] = ()
+    trailers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ _SERVICES: tuple[tuple[type, Callable[[Any, Any], None]], ...] = (
     ),
     (server_pb2_grpc.ServerServiceServicer, server_pb2_grpc.add_ServerServiceServicer_to_server),
     (server_pb2_grpc.AdminServiceServicer, server_pb2_grpc.add_AdminServiceServicer_to_server),
+    (health_pb2_grpc.HealthServicer, health_pb2_grpc.add_HealthServicer_to_server),
 )
 _STREAMS = {"StreamGenerate", "StreamTranscribe", "WatchModels", "StreamLogs", "WatchStats", "PullModel"}
 
@@ -172,4 +175,12 @@ def _abort(step: Fail, context: grpc.ServicerContext) -> None:
     for target, detail in zip(packed, details, strict=True):
         target.Pack(detail)
     code = code_pb2.Code.Value(step.code.name)
-    context.abort_with_status(rpc_status.to_status(status_pb2.Status(code=code, message=step.message, details=packed)))
+    status = rpc_status.to_status(status_pb2.Status(code=code, message=step.message, details=packed))
+    context.abort_with_status(_Status(status.code, status.details, (*status.trailing_metadata, *step.trailers)))
+
+
+@dataclass(frozen=True)
+class _Status(grpc.Status):
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]

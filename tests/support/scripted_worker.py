@@ -22,7 +22,17 @@ from gateway.catalogue import Catalogue, CatalogueModel
 from gateway.errors import GatewayError, ModelUnloading
 from gateway.exchange import RelayLimits, RelayParts
 from gateway.logs import LogRing, make_log
-from gateway.model_status import Exit, ExitCause, Instance, Lease, LoadOptions, ModelState, ModelStatus
+from gateway.model_status import (
+    Exit,
+    ExitCause,
+    Instance,
+    Keeping,
+    Lease,
+    LoadOptions,
+    MemoryStatus,
+    ModelState,
+    ModelStatus,
+)
 from gateway.relay import Cardinality, Relay
 from gateway.requests import Requests
 
@@ -131,7 +141,11 @@ class ScriptedPool:
     watchers: list["asyncio.Queue[ModelStatus]"] = field(default_factory=list)
     load_error: GatewayError | None = None
     loads: list[tuple[str, LoadOptions | None, bool]] = field(default_factory=list)
+    keepings: list[tuple[Keeping, bool]] = field(default_factory=list)
+    restored: dict[str, tuple[LoadOptions, Keeping]] = field(default_factory=dict)
+    memory_status: MemoryStatus = field(default_factory=lambda: MemoryStatus(3_000, 0))
     unloads: list[tuple[str, float]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     may_load: asyncio.Event = field(default_factory=asyncio.Event)
     removed: set[str] = field(default_factory=set)
 
@@ -159,9 +173,27 @@ class ScriptedPool:
         for watcher in self.watchers:
             watcher.put_nowait(status)
 
-    async def load(self, model: str, options: LoadOptions | None, wait: bool) -> ModelStatus:
+    def memory(self) -> MemoryStatus:
+        """Return what the test set."""
+        return self.memory_status
+
+    def restore(self, model: str, options: LoadOptions, keeping: Keeping) -> bool:
+        """Note the call."""
+        self.restored[model] = (options, keeping)
+        return True
+
+    async def load(
+        self,
+        model: str,
+        options: LoadOptions | None,
+        wait: bool,
+        *,
+        keeping: Keeping | None = None,
+        allow_eviction: bool = True,
+    ) -> ModelStatus:
         """Note the call; where it waits, become ACTIVE once the test lets it."""
         self.loads.append((model, options, wait))
+        self.keepings.append((keeping or Keeping(), allow_eviction))
         if self.load_error is not None:
             raise self.load_error
         if not wait:
@@ -171,9 +203,11 @@ class ScriptedPool:
         self.set(ModelStatus(model, ModelState.ACTIVE))
         return self.state(model)
 
-    async def unload(self, model: str, grace_s: float) -> int:
+    async def unload(self, model: str, grace_s: float, *, is_forgotten: bool = True) -> int:
         """Note the call."""
         self.unloads.append((model, grace_s))
+        if is_forgotten:
+            self.forgotten.append(model)
         self.set(ModelStatus(model))
         return 1234
 

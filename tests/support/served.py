@@ -22,7 +22,7 @@ class Served:
 
     process: "subprocess.Popen[str]"
     address: str
-    log: deque[str] = field(default_factory=lambda: deque[str](maxlen=200))
+    log: deque[str] = field(default_factory=lambda: deque[str](maxlen=5000))
 
     def stop(self) -> int:
         """Send SIGTERM and return the exit code."""
@@ -34,7 +34,7 @@ class Served:
 def served(*arguments: str, listen: str = "127.0.0.1:0") -> Generator[Served]:
     """Run `pomona serve` with `arguments` for the length of the block; it is killed where it is still there after."""
     command = [sys.executable, "-P", "-m", "gateway", "serve", "--listen", listen, *arguments]
-    log: deque[str] = deque(maxlen=200)
+    log: deque[str] = deque(maxlen=5000)
     # Not the checkout: what runs must be what is installed.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tempfile.gettempdir()

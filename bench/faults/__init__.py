@@ -1,0 +1,1 @@
+"""What the long runs under faults share."""

@@ -254,7 +254,7 @@ async def test_the_stacks_of_all_threads_are_written_on_request(start: Start) ->
     async with client_of(worker) as client:
         await client.is_active()
         os.kill(worker.pid, signal.SIGUSR1)
-        await eventually(lambda: any("Current thread" in event for event in events_of(worker)))
+        await eventually(lambda: any("Current thread" in event for event in events_of(worker)), 20.0)
 
         assert any(event.startswith("Thread") for event in events_of(worker))
         assert (await client.ask(request())).usage.completion_tokens == 4
